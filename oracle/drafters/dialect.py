@@ -1,0 +1,93 @@
+"""What differs between drafters: the geometry of a checkpoint and the dialect of its family.
+
+Source: `specs/dflash-generic.md` sections 4 to 9 (the switches), `specs/muse-glimmer.md` section 3 (Muse).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from oracle.recipes import WINDOW_RULES, Rope
+
+
+class DialectError(ValueError):
+    """A dialect switch that does not exist, or a value it cannot take."""
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """The sizes of one drafter checkpoint. ``tap_ids``: zero-based target layers whose *output* is tapped.
+
+    ``window`` is None when no layer slides; ``window_source`` says where it came from: ``file``, ``default``,
+    ``dialect`` or ``none``. ``sliding[l]`` tells whether layer l is a sliding layer.
+    """
+
+    hidden: int
+    intermediate: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocab: int
+    block_size: int
+    mask_token_id: int
+    tap_ids: tuple[int, ...]
+    target_hidden: int
+    target_layers: int | None = None
+    sliding: tuple[bool, ...] = ()
+    window: int | None = None
+    window_source: str = "none"
+    context_length: int | None = None
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """The switches of `specs/dflash-generic.md` section 4, each with one resolved value (never "default")."""
+
+    family: str
+    eps: float
+    rope: Rope
+    attn_scale: float
+    anchor_layout: str = "fill_in"
+    causal: tuple[bool, ...] = ()
+    window_rule: str = "none"
+    sink: int = 0
+    window: int | None = None
+    embed_scale: float = 1.0
+    output_multiplier: float = 1.0
+    softcap: float | None = None
+
+    CHOICES = {"anchor_layout": ("fill_in", "predict_next"), "window_rule": WINDOW_RULES}
+
+    def __post_init__(self) -> None:
+        for switch, choices in self.CHOICES.items():
+            if getattr(self, switch) not in choices:
+                raise DialectError(f"dialect {switch}={getattr(self, switch)!r}: expected one of {', '.join(choices)}")
+
+    def override(self, pairs: dict[str, str]) -> Dialect:
+        """This dialect with ``--dialect key=value`` pairs applied; `DialectError` names a key or value that does not fit."""
+        changes: dict[str, Any] = {}
+        known = {f.name: f.type for f in fields(self)} | {"rope_theta": "float", "rope_style": "str", "block_mask": "str"}
+        rope = self.rope
+        for key, text in pairs.items():
+            if key not in known or key in ("family", "rope", "causal"):
+                raise DialectError(f"dialect switch {key!r} is unknown; known: {', '.join(sorted(set(known) - {'family', 'rope', 'causal'}))}")
+            try:
+                if key == "rope_theta":
+                    rope = replace(rope, theta=float(text))
+                elif key == "rope_style":
+                    rope = replace(rope, style=text)
+                elif key == "block_mask":
+                    if text not in ("causal", "bidirectional"):
+                        raise ValueError
+                    changes["causal"] = (text == "causal",) * len(self.causal)
+                elif key in ("sink", "window"):
+                    changes[key] = int(text)
+                elif key in ("anchor_layout", "window_rule"):
+                    changes[key] = text
+                else:
+                    changes[key] = None if text == "none" else float(text)
+            except ValueError:
+                raise DialectError(f"dialect {key}={text!r}: not a value of this switch") from None
+        return replace(self, rope=rope, **changes)

@@ -1,0 +1,79 @@
+"""Recipes passed to operations instead of results, so that a fault or an explanation can edit them.
+
+`Rope`: `specs/dflash-generic.md` section 9. `Visible`: section 5 of the same file (the sets shown there are tests).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oracle.tensor import Array
+
+ROPE_STYLES = ("neox", "interleaved")
+WINDOW_RULES = ("none", "W_LT", "W_LT_left", "W_LE", "W_LT_ctx", "W_ANCHOR", "W_RING", "SINK_RING")
+
+
+@dataclass(frozen=True)
+class Rope:
+    """Rotary embedding: ``theta``, pairing ``style``, rotary width ``dim`` (the first ``dim`` entries of a head rotate).
+
+    ``factors``: one divisor per pair (Llama 3 ``rope_freqs``); ``attention_factor`` multiplies cos and sin (YaRN).
+    """
+
+    theta: float
+    dim: int
+    style: str = "neox"
+    factors: tuple[float, ...] | None = None
+    attention_factor: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.style not in ROPE_STYLES:
+            raise ValueError(f"rope style {self.style!r}: expected one of {', '.join(ROPE_STYLES)}")
+        if self.dim < 2 or self.dim % 2:
+            raise ValueError(f"rope width {self.dim}: expected an even number of at least 2")
+
+    def inv_freq(self) -> Array:
+        """Angular frequency of each pair, ``theta^(-2i/dim) / factor_i``, float64 [dim/2]."""
+        freq = self.theta ** (-np.arange(0, self.dim, 2, dtype=np.float64) / self.dim)
+        return freq if self.factors is None else freq / np.asarray(self.factors, np.float64)
+
+
+@dataclass(frozen=True, eq=False)
+class Visible:
+    """Which cells each query row may see.
+
+    ``q_pos`` int64 [row], ``k_pos`` int64 [cell]: absolute positions. ``block_start``: index of the first cell that
+    belongs to the block itself (cells before it are context). ``rule`` is one of `WINDOW_RULES`; ``window`` its width.
+    """
+
+    rule: str
+    causal: bool
+    window: int | None
+    q_pos: NDArray[np.int64]
+    k_pos: NDArray[np.int64]
+    block_start: int
+
+    def matrix(self) -> NDArray[np.bool_]:
+        """Visibility as bool [row, cell]."""
+        delta = self.q_pos[:, None] - self.k_pos[None, :]
+        seen = delta >= 0 if self.causal else np.ones_like(delta, bool)
+        if self.rule in ("none", "SINK_RING"):
+            return seen
+        if self.window is None:
+            raise ValueError(f"window rule {self.rule} needs a window width")
+        context = np.arange(len(self.k_pos)) < self.block_start
+        w = self.window
+        if self.rule == "W_LT":
+            return seen & (np.abs(delta) < w)
+        if self.rule == "W_LT_left":
+            return seen & (delta < w)
+        if self.rule == "W_LE":
+            return seen & (np.abs(delta) <= w)
+        if self.rule == "W_LT_ctx":
+            return seen & ((delta < w) | ~context)
+        anchor = self.q_pos[0] if len(self.q_pos) else 0
+        keep = self.k_pos >= anchor - (w if self.rule == "W_ANCHOR" else w - 1)
+        return seen & (keep[None, :] | ~context)

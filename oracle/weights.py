@@ -1,0 +1,70 @@
+"""A weight in its stored form: validated, usually memory-mapped, decoded to float64 a tile of rows at a time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oracle.artifacts import blocks
+from oracle.tensor import Array, Axes
+
+TILE_ROWS = 32
+
+
+@dataclass(frozen=True, eq=False)
+class Weight:
+    """A parameter of a model, kept as it is stored.
+
+    ``raw``: the stored bytes as ``uint8 [rows, bytes per row]`` (C order, often a memory map), rows = output
+    features, the input axis packed inside a row. ``axes`` and ``shape``: the logical axes, output axes first and the
+    input axis last, e.g. ``("head", "dim", "in")``; a vector has one row and one axis ``("dim",)``.
+    ``stored``: the format's name in `oracle.artifacts.blocks.FORMATS`. ``name``: where it came from, for messages.
+    """
+
+    raw: NDArray[np.uint8]
+    axes: Axes
+    shape: tuple[int, ...]
+    stored: str
+    name: str = "<memory>"
+
+    def __post_init__(self) -> None:
+        if len(self.axes) != len(self.shape):
+            raise ValueError(f"{self.name}: axes {self.axes} do not name the axes of shape {self.shape}")
+        want = (self.row_count, blocks.row_bytes(self.stored, self.shape[-1]))
+        if self.raw.dtype != np.uint8 or self.raw.shape != want:
+            raise ValueError(f"{self.name}: stored {self.stored} of shape {self.shape} needs uint8 {want}, found {self.raw.dtype} {self.raw.shape}")
+
+    @classmethod
+    def of(cls, values: Any, axes: Axes, stored: str = "f32", name: str = "<memory>") -> Weight:
+        """Encode ``values`` (any float array) as ``stored``."""
+        array = np.ascontiguousarray(values, np.float64)
+        raw = blocks.encode(array.reshape(-1, array.shape[-1]), stored)
+        return cls(raw, axes, array.shape, stored, name)
+
+    @property
+    def row_count(self) -> int:
+        return math.prod(self.shape[:-1])
+
+    @property
+    def width(self) -> int:
+        """Length of the input axis."""
+        return self.shape[-1]
+
+    def tile(self, start: int, stop: int) -> Array:
+        """Rows ``start:stop`` of the weight flattened to ``[rows, in]``, as the f32 values the format defines, in float64."""
+        return blocks.decode(self.raw[start:stop], self.stored, self.width)
+
+    def tiles(self, rows: int = TILE_ROWS) -> Iterator[tuple[int, int, Array]]:
+        """Every tile in turn: (start, stop, float64 [stop - start, in])."""
+        for start in range(0, self.row_count, rows):
+            stop = min(start + rows, self.row_count)
+            yield start, stop, self.tile(start, stop)
+
+    def array(self) -> Array:
+        """The whole weight in float64, in its logical shape. Only for small weights: big ones stream through `tiles`."""
+        return self.tile(0, self.row_count).reshape(self.shape)
