@@ -36,6 +36,7 @@ FORMATS: dict[str, Format] = {
         Format("f32", 0, 1, 4),
         Format("f16", 1, 1, 2),
         Format("bf16", 30, 1, 2),
+        Format("f64", 28, 1, 8),
         Format("q4_0", 2, 32, 18),
         Format("q4_1", 3, 32, 20),
         Format("q5_0", 6, 32, 22),
@@ -45,7 +46,7 @@ FORMATS: dict[str, Format] = {
         Format("q6_k", 14, 256, 210),
     )
 }
-PLAIN = ("f32", "f16", "bf16")
+PLAIN = ("f32", "f16", "bf16", "f64")
 
 
 def format_of(stored: str) -> Format:
@@ -142,7 +143,7 @@ def _decode_plain(raw: Bytes, stored: str, out: Array) -> None:
             np.left_shift(wide, 16, out=wide)
             out[start : start + step] = wide.view(np.float32)
     else:
-        out[:] = raw.view("<f4" if stored == "f32" else "<f2")
+        out[:] = raw.view({"f32": "<f4", "f16": "<f2", "f64": "<f8"}[stored])
 
 
 def _f16(raw: Bytes, at: int) -> Single:
@@ -249,7 +250,7 @@ def _encode_plain(x: Array, stored: str) -> NDArray[np.generic]:
             out = _bf16_bits(x)
             infinite = (out & 0x7FFF) == 0x7F80
         else:
-            out = x.astype("<f4" if stored == "f32" else "<f2")
+            out = x.astype({"f32": "<f4", "f16": "<f2", "f64": "<f8"}[stored])
             infinite = np.isinf(out)
     bad = infinite & np.isfinite(x)
     if bad.any():

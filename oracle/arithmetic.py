@@ -1,0 +1,114 @@
+"""A declared arithmetic: where a candidate rounds, and in which order it sums (DESIGN section 5)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from fnmatch import fnmatchcase
+
+from oracle import summation
+from oracle.floats import FORMATS, F32, FloatFormat
+
+ANGLES = ("exact", "f32-pow", "f32-exp2", "f32-product")
+POLICIES = ("f32", "bf16", "f16", "q8_0", "q8_k")
+Table = tuple[tuple[str, str], ...]
+
+
+class DeclarationError(ValueError):
+    """An arithmetic that does not exist, or a value a switch cannot take."""
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """What a candidate declares of its rounding.
+
+    ``store``: stage pattern -> dtype of the stage as recorded. ``use``: pattern of the *consuming* stage -> policy its first
+    input is rounded to before use. ``order``: summation order of dot products; ``declared``: the candidate stands by it
+    (else it is an upper bound). ``fma``: products are not rounded. ``norm_sum``: order of a norm's sum of squares.
+    ``angles``: how rope angles are formed. ``truncate``: stores cut instead of rounding to nearest.
+    """
+
+    name: str = "f32"
+    store: Table = ()
+    use: Table = ()
+    order: str = "sequential"
+    declared: bool = False
+    fma: bool = False
+    norm_sum: str = "sequential"
+    angles: str = "exact"
+    truncate: bool = False
+
+    def __post_init__(self) -> None:
+        for order in (self.order, self.norm_sum):
+            summation.parse(order)
+        if self.angles not in ANGLES:
+            raise DeclarationError(f"arithmetic angles={self.angles!r}: expected one of {', '.join(ANGLES)}")
+        for table, known in ((self.store, tuple(FORMATS)), (self.use, POLICIES)):
+            for pattern, value in table:
+                if value not in known:
+                    raise DeclarationError(f"arithmetic {pattern}={value!r}: expected one of {', '.join(known)}")
+
+    @property
+    def w3(self) -> float:
+        """``u²/3`` of the f32 accumulator: the variance of one rounding inside an accumulation, relative."""
+        return F32.u**2 / 3
+
+    def stored(self, path: str) -> FloatFormat:
+        """Format of the recorded stage ``path``."""
+        return FORMATS[_first(self.store, path, "f32")]
+
+    def used(self, path: str) -> str:
+        """Policy that stage ``path`` applies to its first input."""
+        return _first(self.use, path, "f32")
+
+    def energy(self, terms: int) -> tuple[float, float]:
+        """(a, b) of a dot product of ``terms`` products, the rounding of the products included where there is no FMA."""
+        a, b = summation.energy(self.order, terms)
+        return a, b if self.fma or summation.parse(self.order)[0] == "f64" else b + 1
+
+
+def _first(table: Table, path: str, default: str) -> str:
+    return next((value for pattern, value in table if fnmatchcase(path, pattern)), default)
+
+
+PRESETS = {
+    "f32": Arithmetic(),
+    "f32-sequential": Arithmetic("f32-sequential", declared=True),
+    "f32-pairwise": Arithmetic("f32-pairwise", order="pairwise", norm_sum="pairwise", declared=True),
+    "f32-blocked": Arithmetic("f32-blocked", order="blocked:64", norm_sum="blocked:64", declared=True),
+    "cpu": Arithmetic("cpu", order="blocked:256", norm_sum="f64", fma=True, declared=True),
+    "bf16": Arithmetic("bf16", store=(("*", "bf16"),)),
+    "f16": Arithmetic("f16", store=(("*", "f16"),)),
+}
+
+
+def named(text: str) -> Arithmetic:
+    """The arithmetic of ``--arithmetic NAME[,key=value…]``. Keys: the fields above, ``store`` and ``use`` as ``dtype`` or
+    ``pattern:dtype+pattern:dtype``. `DeclarationError` names what does not fit.
+    """
+    name, *pairs = [part.strip() for part in text.split(",")]
+    if name not in PRESETS:
+        raise DeclarationError(f"arithmetic {name!r} is unknown; known: {', '.join(PRESETS)}")
+    base = PRESETS[name]
+    known = {f.name for f in fields(Arithmetic)} - {"name"}
+    for pair in pairs:
+        key, eq, value = pair.partition("=")
+        if not eq or key not in known:
+            raise DeclarationError(f"arithmetic option {pair!r}: expected key=value with one of {', '.join(sorted(known))}")
+        if key in ("store", "use"):
+            table = tuple(_entry(e) for e in value.split("+"))
+            base = replace(base, **{key: table})
+        elif key in ("declared", "fma", "truncate"):
+            if value not in ("0", "1", "true", "false"):
+                raise DeclarationError(f"arithmetic {key}={value!r}: expected 0 or 1")
+            base = replace(base, **{key: value in ("1", "true")})
+        else:
+            try:
+                base = replace(base, **{key: value}, declared=base.declared or key == "order")
+            except ValueError as e:
+                raise DeclarationError(str(e)) from None
+    return base if not pairs else replace(base, name=text)
+
+
+def _entry(text: str) -> tuple[str, str]:
+    pattern, sep, dtype = text.rpartition(":")
+    return (pattern, dtype) if sep else ("*", text)

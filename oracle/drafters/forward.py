@@ -1,0 +1,135 @@
+"""The DFlash drafter, once, for every family: context encoder, context keys and values, block forward.
+
+Source: `specs/dflash-generic.md` section 2; the family's switches are in its `Dialect`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oracle.drafters.dialect import Dialect, Geometry
+from oracle.drafters.weights import DrafterWeights, LayerWeights
+from oracle.recipes import Visible
+from oracle.tape import Machine
+from oracle.tensor import Tensor, concatenate
+from oracle.transformer import Cells, decoder_layer
+from oracle.weights import Weight
+
+
+class ContextError(ValueError):
+    """Rows appended or a block placed where the context does not allow it."""
+
+
+@dataclass
+class Context:
+    """Committed rows only: per layer the keys (after norm and rope) and values, and every cell's absolute position.
+
+    ``length`` counts all rows ever committed; a sink/window ring keeps fewer cells than that.
+    """
+
+    layers: list[Cells] = field(default_factory=list)
+    positions: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    length: int = 0
+
+    def layer(self, index: int) -> Cells | None:
+        return self.layers[index] if self.layers and len(self.positions) else None
+
+    def truncate(self, length: int) -> None:
+        """Forget the rows from position ``length`` on. `ContextError` if the rows before it are no longer all there."""
+        if length > self.length or length < 0:
+            raise ContextError(f"cannot truncate a context of {self.length} rows to {length}")
+        if len(self.positions) < self.length and length < self.length:
+            raise ContextError(f"a ring that has evicted rows cannot be truncated from {self.length} to {length} rows")
+        self.keep(self.positions < length)
+        self.length = length
+
+    def keep(self, cells: NDArray[np.bool_]) -> None:
+        """Keep the chosen cells, in order."""
+        index = np.flatnonzero(cells)
+        self.layers = [(_take(k, index), _take(v, index)) for k, v in self.layers]
+        self.positions = self.positions[index]
+
+    def extend(self, layers: list[Cells], positions: NDArray[np.int64]) -> None:
+        joined = self.layers and len(self.positions)
+        self.layers = [(concatenate([a[0], b[0]]), concatenate([a[1], b[1]])) for a, b in zip(self.layers, layers, strict=True)] if joined else layers
+        self.positions = np.concatenate([self.positions, positions])
+        self.length += len(positions)
+
+
+def _take(t: Tensor, index: NDArray[np.intp]) -> Tensor:
+    def part(x: object) -> object:
+        return x[index] if isinstance(x, np.ndarray) and x.ndim == t.data.ndim else x
+
+    return Tensor(t.data[index], t.axes, part(t.var), part(t.acc), part(t.half))  # type: ignore[arg-type]
+
+
+def append(m: Machine, w: DrafterWeights, g: Geometry, d: Dialect, context: Context, features: Tensor, start: int) -> None:
+    """Commit rows at positions ``start …``: features [row, taps * target hidden]. A lower start overwrites (rejected rows)."""
+    width = len(g.tap_ids) * g.target_hidden
+    if features.data.ndim != 2 or features.data.shape[1] != width:
+        raise ContextError(f"features have shape {features.data.shape}, expected [rows, {width}] ({len(g.tap_ids)} taps of {g.target_hidden})")
+    if start > context.length:
+        raise ContextError(f"rows appended at {start} would leave a gap: the context holds {context.length} rows")
+    if start < context.length:
+        context.truncate(start)
+    taps = m.given("taps", features)
+    ctx = m.rms_norm("ctx", m.linear("fc", taps, w.fc), w.hidden_norm, eps=d.eps)
+    pos = m.positions(start, len(features.data))
+    context.extend([context_cells(m.at(f"L{i}.ctx"), layer, ctx, pos, d) for i, layer in enumerate(w.layers)], pos)
+
+
+def context_cells(m: Machine, w: LayerWeights, ctx: Tensor, pos: NDArray[np.int64], d: Dialect) -> Cells:
+    """Keys and values of committed rows for one layer: ctx [row, dim] -> (k, v) [row, head, dim]. No input norm here."""
+    k = m.linear("k_raw", ctx, w.k, w.k_bias)
+    if w.k_norm is not None:
+        k = m.rms_norm("k_norm", k, w.k_norm, eps=d.eps)
+    return m.rope("k_rope", k, pos, d.rope), m.linear("v", ctx, w.v, w.v_bias)
+
+
+@dataclass(frozen=True)
+class Block:
+    """One proposal: ``hidden [row, dim]`` after the final norm, ``logits [row, vocab]``, ``pick [row]``."""
+
+    hidden: Tensor
+    logits: Tensor
+    pick: Tensor
+
+
+def propose(
+    m: Machine, w: DrafterWeights, g: Geometry, d: Dialect, context: Context, ids: NDArray[np.int64], position: int, embedding: Weight, head: Weight
+) -> Block:
+    """One block forward: ids [row] (anchor and masks) at ``position …``; the context is read, then a ring evicts.
+
+    The block's own keys and values are thrown away (section 2.7).
+    """
+    if position < context.length:
+        raise ContextError(f"the block starts at {position}, inside the {context.length} committed rows")
+    pos = m.positions(position, len(ids))
+    cells = np.concatenate([context.positions, pos])
+    x = m.gather("embed", embedding, ids, scale=d.embed_scale)
+    for i, layer in enumerate(w.layers):
+        rule = d.window_rule if g.sliding[i] else "none"
+        visible = Visible(rule, d.causal[i], d.window, pos, cells, len(context.positions))
+        x, _ = decoder_layer(m.at(f"L{i}"), layer, x, context.layer(i), pos, visible, eps=d.eps, rope=d.rope, scale=d.attn_scale)
+    hidden = m.rms_norm("final_norm", x, w.norm, eps=d.eps)
+    logits = output(m, hidden, head, d.output_multiplier, d.softcap)
+    if d.window_rule == "SINK_RING":
+        evict(context, d)
+    return Block(hidden, logits, m.argmax("pick", logits))
+
+
+def output(m: Machine, hidden: Tensor, head: Weight, multiplier: float, cap: float | None) -> Tensor:
+    """Logits: the head, then the multiplier, then the cap; one stage where there is neither."""
+    if multiplier == 1.0 and cap is None:
+        return m.linear("logits", hidden, head)
+    return m.softcap("logits", m.linear("head", hidden, head), scale=multiplier, cap=cap)
+
+
+def evict(context: Context, d: Dialect) -> None:
+    """SINK_RING: keep the first ``sink`` and the last ``window`` committed rows (`specs/muse-glimmer.md` 5.2)."""
+    assert d.window is not None
+    if context.length > d.sink + d.window:
+        context.keep((context.positions < d.sink) | (context.positions >= context.length - d.window))

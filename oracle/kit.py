@@ -1,0 +1,67 @@
+"""Float kits: a dtype and a summation order. A formula is written once against a kit and read in any of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oracle import summation
+from oracle.weights import Weight
+
+Values = NDArray[Any]
+
+
+class Kit:
+    """``dtype``: the dtype of every intermediate. ``order``: summation order of dot products, ``norm_sum`` of norms."""
+
+    def __init__(self, dtype: Any, order: str = "blas", norm_sum: str | None = None) -> None:
+        self.dtype = np.dtype(dtype)
+        self.order = order
+        self.norm_sum = norm_sum or order
+
+    def cast(self, x: Any) -> Values:
+        return np.asarray(x, self.dtype)
+
+    def vector(self, w: Weight) -> Values:
+        """A small weight (norm, bias) as an array in its logical shape."""
+        return self.cast(w.array())
+
+    def dot(self, x: Values, w: Weight | Values) -> Values:
+        """``x [..., in] @ w [rows, in]ᵀ`` -> [..., rows]; a `Weight` streams through tiles."""
+        x = self.cast(x)
+        if not isinstance(w, Weight):
+            return self._dot(x, self.cast(w))
+        out = np.empty((*x.shape[:-1], w.row_count), self.dtype)
+        for start, stop, tile in w.tiles():
+            out[..., start:stop] = self._dot(x, self.cast(tile))
+        return out
+
+    def _dot(self, x: Values, w: Values) -> Values:
+        kind, n = summation.parse(self.order)
+        if kind in ("blas", "f64") or self.dtype == np.float64:
+            wide = np.float64 if kind == "f64" else self.dtype
+            return np.asarray((x.astype(wide, copy=False) @ w.T.astype(wide, copy=False)).astype(self.dtype, copy=False))
+        k = x.shape[-1]
+        if kind == "pairwise":
+            return summation.total(x[..., None, :] * w, "pairwise")
+        if kind == "lanes":
+            return summation.total(np.stack([self._chain(x[..., i::n], w[:, i::n]) for i in range(min(n, k))], -1), "pairwise")
+        step = n if kind == "blocked" else k
+        chunks = [self._chain(x[..., i : i + step], w[:, i : i + step]) for i in range(0, k, step)]
+        return summation.total(np.stack(chunks, -1), "sequential")
+
+    def _chain(self, x: Values, w: Values) -> Values:
+        """Sequential sum of products, each product and each addition rounded in the kit's dtype."""
+        total = x[..., 0, None] * w[:, 0]
+        for i in range(1, x.shape[-1]):
+            total = total + x[..., i, None] * w[:, i]
+        return np.asarray(total)
+
+    def sum(self, x: Values, order: str | None = None) -> Values:
+        """Sum along the last axis in the kit's order."""
+        return summation.total(self.cast(x), order or self.order)
+
+
+EXACT = Kit(np.float64)

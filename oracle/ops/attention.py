@@ -1,0 +1,170 @@
+"""attention: softmax(scale q·k over the visible cells) v, query head h reading kv head ``h // (heads / kv_heads)``.
+
+A row that sees no cell gives zeros. Noise and bound: `specs/noise-rules.md` 5.7 (keys centred, equal cells grouped).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oracle import summation
+from oracle.arithmetic import Arithmetic
+from oracle.kit import Kit, Values
+from oracle.ops.base import Array, Operation, Tensor, Variance, Where, axes_of_first, gamma, is_zero, shape_of_first
+from oracle.recipes import Visible
+
+_EXP_ULPS = 1.0
+
+
+def _group(q: NDArray[Any], k: NDArray[Any]) -> int:
+    if q.shape[1] % k.shape[1]:
+        raise ValueError(f"attention: {q.shape[1]} query heads are not a multiple of {k.shape[1]} kv heads")
+    return q.shape[1] // k.shape[1]
+
+
+def formula(F: Kit, q: Values, k: Values, v: Values, *, visible: Visible, scale: float) -> Values:
+    """q [row, head, dim], k and v [cell, kv head, dim] -> [row, head, dim]."""
+    out = np.zeros(q.shape, F.dtype)
+    seen, g = visible.matrix(), _group(q, k)
+    rows = seen.any(1)
+    for h in range(q.shape[1]):
+        scores = F.dot(q[rows, h], k[:, h // g]) * F.dtype.type(scale)
+        scores = np.where(seen[rows], scores, F.dtype.type(-np.inf))
+        e = np.exp(scores - scores.max(-1, keepdims=True))
+        out[rows, h] = F.dot(e, v[:, h // g].T) / F.sum(e)[:, None]
+    return out
+
+
+@dataclass(frozen=True)
+class _Head:
+    """One query head's exact softmax: scores s, probabilities p [row, cell], output o [row, dim]."""
+
+    q: Array
+    k: Array
+    v: Array
+    s: Array
+    shifted: Array
+    p: Array
+    o: Array
+
+
+def _heads(y: Array, q: Tensor, k: Tensor, v: Tensor, visible: Visible, scale: float) -> list[_Head]:
+    seen, g = visible.matrix(), _group(q.data, k.data)
+    heads = []
+    for h in range(q.data.shape[1]):
+        qh, kh, vh = q.data[:, h], k.data[:, h // g], v.data[:, h // g]
+        raw = qh @ kh.T * scale
+        masked = np.where(seen, raw, -np.inf)
+        top = np.max(masked, -1, keepdims=True, initial=-np.inf)
+        shifted = np.where(seen, raw - np.where(np.isfinite(top), top, 0), 0.0)
+        e = np.where(seen, np.exp(shifted), 0.0)
+        p = e / np.maximum(e.sum(-1, keepdims=True), np.finfo(float).tiny)
+        heads.append(_Head(qh, kh, vh, np.where(seen, raw, 0.0), shifted, p, y[:, h]))
+    return heads
+
+
+def _equal_cells(k: Tensor, v: Tensor) -> NDArray[np.intp] | None:
+    """Group number of each cell where some cells are equal to the bit, else None: equal inputs make equal errors."""
+    flat = np.ascontiguousarray(np.concatenate([k.data.reshape(len(k.data), -1), v.data.reshape(len(v.data), -1)], 1))
+    _, index = np.unique(flat.view([("", flat.dtype)] * flat.shape[1]).ravel(), return_inverse=True)
+    return index if len(np.unique(index)) < len(flat) else None
+
+
+def _grouped_square(p: Array, groups: NDArray[np.intp] | None) -> Array:
+    """p_j (Σ of p over j's group): p² where no cells are equal."""
+    if groups is None:
+        return p * p
+    sums = np.zeros((len(p), int(groups.max()) + 1))
+    np.add.at(sums, (slice(None), groups), p)
+    return np.asarray(p * sums[:, groups])
+
+
+def noise(A: Arithmetic, y: Array, q: Tensor, k: Tensor, v: Tensor, *, visible: Visible, scale: float) -> Variance:
+    n = visible.matrix().sum(1)[:, None].astype(float)
+    a_d, b_d = A.energy(q.data.shape[2])
+    a_c, b_c = A.energy(k.data.shape[0])
+    power_of_two = np.frexp(scale)[0] == 0.5
+    noisy_q, noisy_k, noisy_v = (not is_zero(t.total) for t in (q, k, v))
+    groups = _equal_cells(k, v) if noisy_k or noisy_v else None
+    inherited, own, common = np.zeros(y.shape), np.empty(y.shape), np.empty(y.shape)
+    g = _group(q.data, k.data)
+    for h, head in enumerate(_heads(y, q, k, v, visible, scale)):
+        score_own = A.w3 * (a_d * head.s**2 + b_d * scale**2 * (head.q**2 @ (head.k**2).T) + (0 if power_of_two else head.s**2))
+        score_own = score_own + A.w3 * (head.shifted**2 + 4 * _EXP_ULPS**2)
+        own[:, h] = _through_softmax(head.p**2 * score_own, head)
+        weighted = np.square(head.p) @ np.square(head.v)
+        own[:, h] += A.w3 * (a_c * head.o**2 + b_c * weighted + head.o**2)
+        common[:, h] = head.o**2 * A.w3 * (n / 3 + 2)
+        own[:, h] += common[:, h]
+        if noisy_q:
+            inherited[:, h] += _through_softmax(head.p**2 * _query_scores(q.variance()[:, h], head, scale), head)
+        if noisy_k:
+            keys = scale**2 * (head.q**2 @ k.variance()[:, h // g].T)
+            inherited[:, h] += _through_softmax(_grouped_square(head.p, groups) * keys, head)
+        if noisy_v:
+            inherited[:, h] += _grouped_square(head.p, groups) @ v.variance()[:, h // g]
+    empty = n[:, 0] == 0
+    own[empty], common[empty] = 0.0, 0.0
+    return Variance(inherited if noisy_q or noisy_k or noisy_v else 0.0, own, common)
+
+
+def _query_scores(vq: Array, head: _Head, scale: float) -> Array:
+    """Score variance from the query, keys centred on ``k̄ = Σ p k``: a part common to all keys moves no probability."""
+    mean = head.p @ head.k
+    spread = vq @ (head.k**2).T - 2 * (vq * mean) @ head.k.T + (vq * mean**2).sum(-1, keepdims=True)
+    return np.asarray(scale**2 * np.maximum(spread, 0))
+
+
+def _through_softmax(w: Array, head: _Head) -> Array:
+    """Σ_j w_j (v_j - o)²."""
+    return np.maximum((w @ head.v**2) - 2 * (w @ head.v) * head.o + w.sum(-1, keepdims=True) * head.o**2, 0)
+
+
+def bound(A: Arithmetic, y: Array, where: Where, q: Tensor, k: Tensor, v: Tensor, *, visible: Visible, scale: float) -> Array:
+    """T_det of 5.7.9 at the suspects, for any order and either softmax (two-pass or online)."""
+    u = 2.0**-24
+    heads = _heads(y, q, k, v, visible, scale)
+    seen = visible.matrix()
+    out = np.empty(len(where[0]))
+    for i, (row, h, d) in enumerate(zip(*where, strict=True)):
+        head, see = heads[h], seen[row]
+        n = int(see.sum())
+        dim, passes = q.data.shape[2], np.log(max(n, 1)) + 1
+        error = scale * gamma(dim + 1) * (np.abs(head.k[see]) @ np.abs(head.q[row])) + u * np.abs(head.s[row, see])
+        error = error + 2 * u * np.abs(head.shifted[row, see]) + 6 * u
+        e = np.expm1(error)
+        reach = e.max(initial=0.0)
+        if reach >= 1:
+            out[i] = np.inf
+            continue
+        p, o = head.p[row, see], head.o[row, d]
+        values = head.v[see, d]
+        chain = gamma(n + 2 * passes + 2)
+        out[i] = (p * e * np.abs(values - o)).sum() / (1 - reach) + chain * (p * np.abs(values)).sum() * (1 + reach) + (chain + 2 * u) * abs(o) * (1 + reach)
+    return out
+
+
+def rejudge(A: Arithmetic, order: str, y: Array, where: Where, q: Tensor, k: Tensor, v: Tensor, *, visible: Visible, scale: float) -> Array:
+    """Own variance at the suspects from the exact partial sums of the scores, the normaliser and the weighted sum."""
+    heads = _heads(y, q, k, v, visible, scale)
+    seen = visible.matrix()
+    out = np.empty(len(where[0]))
+    product = 0.0 if A.fma else 1.0
+    for i, (row, h, d) in enumerate(zip(*where, strict=True)):
+        head, see = heads[h], seen[row]
+        products = head.k[see] * head.q[row] * scale
+        score = np.square(summation.partial_sums(products, order)).sum(-1) + product * np.square(products).sum(-1)
+        score = score + head.s[row, see] ** 2 + head.shifted[row, see] ** 2 + 4 * _EXP_ULPS**2
+        p, o, values = head.p[row, see], head.o[row, d], head.v[see, d]
+        total = np.square(p * (values - o)) @ score
+        total += np.square(summation.partial_sums((p * values)[None], order)).sum() + product * np.square(p * values).sum()
+        total += o**2 * (np.square(summation.partial_sums(p[None], order)).sum() + 3)
+        out[i] = A.w3 * total
+    return out
+
+
+attention = Operation("attention", "attention", axes_of_first, shape_of_first, formula, noise, bound, rejudge)

@@ -1,0 +1,92 @@
+"""linear: ``y = x Wᵀ (+ b)``, the output axes declared by the weight.
+
+Noise (`specs/noise-rules.md` 5.1): ``v = (W∘W)(vx + w3 b x∘x) + w3 a y²``, (a, b) the energy of the summation tree.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from oracle import summation
+from oracle.arithmetic import Arithmetic
+from oracle.kit import Kit, Values
+from oracle.ops.base import Array, Axes, Operation, Tensor, Variance, Weight, Where, gamma, is_zero
+
+_SUBNORMAL = (2.0**-149) ** 2 / 12
+
+
+def axes(x: Tensor, w: Weight, bias: Weight | None = None) -> Axes:
+    return (x.axes[0], *w.axes[:-1])
+
+
+def shape(x: Tensor, w: Weight, bias: Weight | None = None) -> tuple[int, ...]:
+    return (x.data.shape[0], *w.shape[:-1])
+
+
+def _flat(x: Array, w: Weight) -> Array:
+    flat = x.reshape(x.shape[0], -1)
+    if flat.shape[1] != w.width:
+        raise ValueError(f"linear: {w.name} takes {w.width} inputs, its input has {flat.shape[1]} (shape {x.shape})")
+    return flat
+
+
+def formula(F: Kit, x: Values, w: Weight, bias: Weight | None = None) -> Values:
+    """x [row, ...] flattened to [row, in]; w [out..., in]; bias [out...] -> [row, out...]."""
+    y = F.dot(_flat(x, w), w).reshape(x.shape[0], *w.shape[:-1])
+    return y if bias is None else y + F.vector(bias)
+
+
+def noise(A: Arithmetic, y: Array, x: Tensor, w: Weight, bias: Weight | None = None) -> Variance:
+    flat = _flat(x.data, w)
+    a, b = A.energy(w.width)
+    inherits = not is_zero(x.total)
+    spread_in = x.variance().reshape(flat.shape) if inherits else None
+    squares = np.empty((len(flat), w.row_count))
+    inherited = np.empty_like(squares) if inherits else None
+    for start, stop, tile in w.tiles():
+        square = (tile * tile).T
+        squares[:, start:stop] = (flat * flat) @ square
+        if inherited is not None:
+            inherited[:, start:stop] = spread_in @ square
+    squares = squares.reshape(y.shape)
+    sums = y if bias is None else y - bias.array()
+    own = A.w3 * (a * sums**2 + b * squares) + w.width * _SUBNORMAL
+    if bias is not None:
+        own = own + A.w3 * y**2
+    return Variance(0.0 if inherited is None else inherited.reshape(y.shape), own)
+
+
+def _suspects(y: Array, where: Where, x: Tensor, w: Weight) -> tuple[Array, Array]:
+    """Products [suspect, in] and the values of the biased result at the suspects."""
+    flat = _flat(x.data, w)
+    out = np.ravel_multi_index(where[1:], y.shape[1:])
+    rows = np.concatenate([w.tile(i, i + 1) for i in out])
+    return flat[where[0]] * rows, y[where]
+
+
+def bound(A: Arithmetic, y: Array, where: Where, x: Tensor, w: Weight, bias: Weight | None = None) -> Array:
+    """γ_K (|W||x|), for any order; plus the rounding of the bias."""
+    products, at = _suspects(y, where, x, w)
+    return np.asarray(gamma(w.width + 1) * np.abs(products).sum(-1) + (2.0**-24 * np.abs(at) if bias is not None else 0.0))
+
+
+def rejudge(A: Arithmetic, order: str, y: Array, where: Where, x: Tensor, w: Weight, bias: Weight | None = None) -> Array:
+    """u²/3 (Σ s_m² + Σ p²): the exact energy of the suspects in the order."""
+    products, at = _suspects(y, where, x, w)
+    energy = np.square(summation.partial_sums(products, order)).sum(-1)
+    if not A.fma:
+        energy = energy + np.square(products).sum(-1)
+    return np.asarray(A.w3 * (energy + (at**2 if bias is not None else 0.0)) + w.width * _SUBNORMAL)
+
+
+def coherent(A: Arithmetic, y: Array, where: Where, x: Tensor, w: Weight, **_: Any) -> tuple[Array, Array]:
+    """For suspects: the bound ``u Σ|s_m|`` of errors that all point one way, and the share of distinct products."""
+    products, _at = _suspects(y, where, x, w)
+    reach = 2.0**-24 * np.abs(summation.partial_sums(products, A.order)).sum(-1)
+    distinct = np.array([len(np.unique(p)) / max(len(p), 1) for p in products])
+    return reach, distinct
+
+
+linear = Operation("linear", "linear", axes, shape, formula, noise, bound, rejudge)

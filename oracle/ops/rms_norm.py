@@ -1,0 +1,54 @@
+"""rms_norm: ``y_i = W_i x_i r``, ``r = (mean x² + eps)^-1/2`` over the last axis, W = w or offset + w.
+
+Noise: `specs/noise-rules.md` 5.3. The factor r is one relative error for the whole row.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from oracle import summation
+from oracle.arithmetic import Arithmetic
+from oracle.kit import Kit, Values
+from oracle.ops.base import Array, Operation, Tensor, Variance, Weight, Where, axes_of_first, gamma, is_zero, shape_of_first
+
+
+def formula(F: Kit, x: Values, w: Weight | None, *, eps: float, offset: float = 0.0) -> Values:
+    """x [..., n], w [n] or None (weightless) -> like x."""
+    x = F.cast(x)
+    mean = F.sum(x * x, F.norm_sum) / F.dtype.type(x.shape[-1])
+    normed = x / np.sqrt(mean + F.dtype.type(eps))[..., None]
+    return normed if w is None else normed * (F.vector(w) + F.dtype.type(offset))
+
+
+def _scale(w: Weight | None, offset: float) -> Array | float:
+    return 1.0 if w is None else w.array() + offset
+
+
+def noise(A: Arithmetic, y: Array, x: Tensor, w: Weight | None, *, eps: float, offset: float = 0.0) -> Variance:
+    d, n = x.data, x.data.shape[-1]
+    square = np.square(d)
+    r2 = 1 / (square.mean(-1, keepdims=True) + eps)
+    inherited: Array | float = 0.0
+    if not is_zero(x.total):
+        rho, vx = square * r2 / n, x.variance()
+        mixed = vx * (1 - 2 * rho) + rho * (rho * vx).sum(-1, keepdims=True)
+        inherited = _scale(w, offset) ** 2 * r2 * np.maximum(mixed, 0)
+    a, b = summation.energy(A.norm_sum, n)
+    total = square.sum(-1, keepdims=True)
+    share = total / (total + n * eps)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        peaked = np.where(total > 0, np.square(square).sum(-1, keepdims=True) / np.square(total), 0.0)
+    sum_terms = 0.0 if summation.parse(A.norm_sum)[0] == "f64" else a + (b + 1) * peaked
+    common = y**2 * A.w3 * (2 + sum_terms * np.square(share) / 4)
+    own = common + y**2 * A.w3 * (2 + (offset != 0))
+    return Variance(inherited, own, common)
+
+
+def bound(A: Arithmetic, y: Array, where: Where, x: Tensor, w: Weight | None, *, eps: float, offset: float = 0.0) -> Array:
+    """|y| (γ_d/2 + 6u), d the longest chain of the sum of squares."""
+    d = summation.depth(A.norm_sum if A.declared else "sequential", x.data.shape[-1])
+    return np.asarray(np.abs(y[where]) * (gamma(d + 1) / 2 + 6 * 2.0**-24) + 2.0**-149)
+
+
+rms_norm = Operation("rms_norm", "norm", axes_of_first, shape_of_first, formula, noise, bound)

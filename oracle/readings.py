@@ -1,0 +1,235 @@
+"""Readings: what a forward means. The forward names a stage and an operation; the reading turns them into a Tensor.
+
+`Exact` is the oracle. `Noise` carries the predicted rounding error, `Sampled` draws it, `Rounded` really commits it,
+`Faulty` edits one call of any of them, `Shapes` knows axes and shapes only (DESIGN section 3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oracle import policies
+from oracle.arithmetic import Arithmetic
+from oracle.floats import F32
+from oracle.kit import EXACT, Kit
+from oracle.ops.base import Operation, Variance, is_zero
+from oracle.tensor import Array, Axes, Tensor
+
+Params = dict[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Stage:
+    """One call of a forward: the stage's full path, the operation, its arguments and parameters."""
+
+    path: str
+    op: Operation
+    args: tuple[Any, ...]
+    params: Params
+
+
+class Reading(Protocol):
+    """What a forward is read as."""
+
+    def lift(self, data: Any, axes: Axes) -> Tensor:
+        """A value that comes from outside the forward (features, a recorded stage), without error."""
+        ...
+
+    def apply(self, stage: Stage) -> Tensor:
+        """The stage's value."""
+        ...
+
+
+def values(args: tuple[Any, ...]) -> list[Any]:
+    """Arguments as a formula takes them: tensors as arrays, the rest untouched."""
+    return [a.data if isinstance(a, Tensor) else a for a in args]
+
+
+class Exact:
+    """Float64: the oracle."""
+
+    kit: Kit = EXACT
+
+    def lift(self, data: Any, axes: Axes) -> Tensor:
+        return Tensor(np.asarray(data, self.kit.dtype), axes)
+
+    def apply(self, stage: Stage) -> Tensor:
+        return Tensor(stage.op.formula(self.kit, *values(stage.args), **stage.params), stage.op.axes(*stage.args, **stage.params))
+
+
+def consumed(A: Arithmetic, stage: Stage) -> Stage:
+    """The stage with its first input rounded as the arithmetic says its consumer does."""
+    policy = A.used(stage.path)
+    if policy == "f32" or not isinstance(stage.args[0], Tensor):
+        return stage
+    x = stage.args[0]
+    flat = x.data.reshape(len(x.data), -1).astype(np.float64)
+    seen = policies.apply(policy, flat).reshape(x.data.shape)
+    var: Array | float = 0.0
+    if not is_zero(x.total):
+        var = policies.flips(policy, flat, x.variance().reshape(flat.shape)).reshape(x.data.shape)
+    return replace(stage, args=(Tensor(seen.astype(x.data.dtype), x.axes, var), *stage.args[1:]))
+
+
+@dataclass
+class Noise:
+    """Float64 values with the predicted error of a declared arithmetic (`specs/noise-rules.md`)."""
+
+    arithmetic: Arithmetic
+
+    def lift(self, data: Any, axes: Axes) -> Tensor:
+        return Tensor(np.asarray(data, np.float64), axes)
+
+    def judged(self, stage: Stage) -> tuple[Stage, Tensor, Variance]:
+        """The consumed stage, its value with errors, and the variance split the value came from."""
+        stage = consumed(self.arithmetic, stage)
+        y = stage.op.formula(EXACT, *values(stage.args), **stage.params)
+        v = stage.op.noise(self.arithmetic, y, *stage.args, **stage.params)
+        acc = v.own if stage.op.kind in ("linear", "attention") else 0.0
+        var: Array | float = 0.0 if is_zero(v.inherited) and is_zero(v.own) else np.asarray(v.inherited) + np.asarray(v.own)
+        return stage, Tensor(y, stage.op.axes(*stage.args, **stage.params), var, acc, _half(self.arithmetic, stage, y)), v
+
+    def apply(self, stage: Stage) -> Tensor:
+        return self.judged(stage)[1]
+
+
+def _half(A: Arithmetic, stage: Stage, y: Array) -> Array | float:
+    """Half-width of the storage rounding; f32 storage is part of each operation's own rule."""
+    store = A.stored(stage.path)
+    if store.p >= F32.p or stage.op.kind in ("structural", "choice"):
+        return 0.0
+    return store.ulp(y) * (1.0 if A.truncate else 0.5)
+
+
+@dataclass(frozen=True)
+class OwnNoise:
+    """Standard deviations of one stage's own error: independent, common to a row, and the half-width of its store."""
+
+    independent: Array | float
+    common: Array | float
+    half: Array | float
+
+
+class Sampled:
+    """Float64 with every operation's own error drawn from its own rule: the spread of healthy runs, *with* correlations.
+
+    ``own`` maps stage to `OwnNoise` (from `own_noise`, computed once and shared by all seeds); a stage it lacks has none.
+    """
+
+    def __init__(self, own: Mapping[Any, OwnNoise], seed: int, key: Callable[[str], Any] = lambda path: path) -> None:
+        self.own, self.key = own, key
+        self.rng = np.random.default_rng(seed)
+
+    def lift(self, data: Any, axes: Axes) -> Tensor:
+        return Tensor(np.asarray(data, np.float64), axes)
+
+    def apply(self, stage: Stage) -> Tensor:
+        y = stage.op.formula(EXACT, *values(stage.args), **stage.params)
+        own = self.own.get(self.key(stage.path))
+        if own is not None:
+            y = y + np.asarray(own.independent) * self.rng.standard_normal(y.shape)
+            if not is_zero(own.common):
+                shared = self.rng.standard_normal((len(y), *([1] * (y.ndim - 1))))
+                y = y + np.asarray(own.common) * shared
+            if not is_zero(own.half):
+                y = y + np.asarray(own.half) * self.rng.uniform(-1, 1, y.shape)
+        return Tensor(y, stage.op.axes(*stage.args, **stage.params))
+
+
+def own_noise(v: Variance, half: Array | float) -> OwnNoise:
+    """The drawing recipe of a stage from its variance split."""
+    independent = np.sqrt(np.maximum(np.asarray(v.own) - np.asarray(v.common), 0))
+    return OwnNoise(independent, 0.0 if is_zero(v.common) else np.sqrt(v.common), half)
+
+
+class Rounded:
+    """Really computed in float32 with the declared storage and summation order: a candidate made of NumPy."""
+
+    def __init__(self, arithmetic: Arithmetic) -> None:
+        self.arithmetic = arithmetic
+        self.kit = Kit(np.float32, arithmetic.order, arithmetic.norm_sum)
+
+    def lift(self, data: Any, axes: Axes) -> Tensor:
+        return Tensor(np.asarray(data, np.float32), axes)
+
+    def apply(self, stage: Stage) -> Tensor:
+        stage = consumed(self.arithmetic, stage)
+        y = stage.op.formula(self.kit, *values(stage.args), **stage.params)
+        store = self.arithmetic.stored(stage.path)
+        if store.p < F32.p and stage.op.kind != "choice":
+            y = (store.truncate(y) if self.arithmetic.truncate else store.round(y)).astype(np.float32)
+        return Tensor(y, stage.op.axes(*stage.args, **stage.params))
+
+
+class Shapes:
+    """Axes and shapes only: what stages a forward has, without a value computed or a weight touched."""
+
+    def lift(self, data: Any, axes: Axes) -> Tensor:
+        return Tensor(np.broadcast_to(np.float64(0), np.shape(data)), axes)
+
+    def apply(self, stage: Stage) -> Tensor:
+        shape = stage.op.shape(*stage.args, **stage.params)
+        return Tensor(np.broadcast_to(np.float64(0), shape), stage.op.axes(*stage.args, **stage.params))
+
+
+Edit = Callable[[Stage], Stage]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A planted mistake in a call: at stages matching ``stage``, ``edit`` changes the call, for ``rows`` and ``heads`` only (None = all)."""
+
+    kind: str
+    stage: str
+    edit: Edit
+    rows: tuple[int, ...] | None = None
+    heads: tuple[int, ...] | None = None
+    after: Callable[[NDArray[Any]], NDArray[Any]] | None = None
+
+
+class Faulty:
+    """Any reading with one call edited; healthy and faulty results are merged by axes."""
+
+    def __init__(self, inner: Reading, fault: Fault) -> None:
+        self.inner, self.fault = inner, fault
+        self.hits = 0
+
+    def lift(self, data: Any, axes: Axes) -> Tensor:
+        return self.inner.lift(data, axes)
+
+    def apply(self, stage: Stage) -> Tensor:
+        good = self.inner.apply(stage)
+        if not fnmatchcase(stage.path, self.fault.stage):
+            return good
+        self.hits += 1
+        bad = self.inner.apply(self.fault.edit(stage))
+        if self.fault.after is not None:
+            bad = replace(bad, data=self.fault.after(bad.data).astype(bad.data.dtype))
+        return _merge(good, bad, self._where(good))
+
+    def _where(self, good: Tensor) -> NDArray[np.bool_]:
+        where = np.ones(good.data.shape, bool)
+        for axis, chosen in (("row", self.fault.rows), ("head", self.fault.heads)):
+            if chosen is None:
+                continue
+            if axis not in good.axes:
+                raise ValueError(f"fault {self.fault.kind}: the stage has no axis {axis!r}, its axes are {good.axes}")
+            at = good.axes.index(axis)
+            mask = np.zeros(good.data.shape[at], bool)
+            mask[[i for i in chosen if i < len(mask)]] = True
+            where &= mask.reshape([-1 if i == at else 1 for i in range(good.data.ndim)])
+        return where
+
+
+def _merge(good: Tensor, bad: Tensor, where: NDArray[np.bool_]) -> Tensor:
+    def pick(name: str) -> Any:
+        g, b = getattr(good, name), getattr(bad, name)
+        return 0.0 if is_zero(g) and is_zero(b) else np.where(where, b, g)
+
+    return Tensor(np.where(where, bad.data, good.data), good.axes, pick("var"), pick("acc"), pick("half"))

@@ -1,0 +1,40 @@
+"""The decoder layer that DFlash drafters and Llama-style targets share (`specs/dflash-generic.md` 2.5)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numpy.typing import NDArray
+
+from oracle.drafters.weights import LayerWeights
+from oracle.recipes import Rope, Visible
+from oracle.tape import Machine
+from oracle.tensor import Tensor
+
+Cells = tuple[Tensor, Tensor]
+
+
+def decoder_layer(
+    m: Machine, w: LayerWeights, x: Tensor, past: Cells | None, pos: NDArray[Any], visible: Visible, *, eps: float, rope: Rope, scale: float
+) -> tuple[Tensor, Cells]:
+    """One layer: x [row, dim] -> (x [row, dim], the rows' own (k, v) [cell, head, dim]).
+
+    ``past``: keys after norm and rope, and values, of the cells before these rows; ``visible`` covers past and own cells.
+    """
+    xn = m.rms_norm("xn", x, w.input_norm, eps=eps)
+    q = m.linear("q_raw", xn, w.q, w.q_bias)
+    k = m.linear("k_raw", xn, w.k, w.k_bias)
+    v = m.linear("v", xn, w.v, w.v_bias)
+    if w.q_norm is not None:
+        q = m.rms_norm("q_norm", q, w.q_norm, eps=eps)
+    if w.k_norm is not None:
+        k = m.rms_norm("k_norm", k, w.k_norm, eps=eps)
+    q = m.rope("q_rope", q, pos, rope)
+    k = m.rope("k_rope", k, pos, rope)
+    keys = m.cells("k_cells", *([past[0]] if past else []), k)
+    values = m.cells("v_cells", *([past[1]] if past else []), v)
+    a = m.attention("attn", q, keys, values, visible=visible, scale=scale)
+    x = m.add("h_attn", x, m.linear("o", a, w.o, w.o_bias))
+    xn = m.rms_norm("xn_mlp", x, w.post_norm, eps=eps)
+    act = m.swiglu("mlp_act", m.linear("mlp_gate", xn, w.gate), m.linear("mlp_up", xn, w.up))
+    return m.add("h_mlp", x, m.linear("mlp_down", act, w.down)), (k, v)
