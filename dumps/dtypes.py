@@ -52,8 +52,8 @@ def widen(stored: Stored, dtype: str) -> NDArray[np.float64]:
     Raises `OverflowError` when an i64 value has no exact float64.
     """
     if dtype == "bf16":
-        return (stored.astype(np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
-    result = stored.astype(np.float64)
+        stored = (stored.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    result = _quiet_cast(stored, np.dtype(np.float64))
     if dtype == "i64" and not _same(_quiet_cast(result, np.dtype(np.int64)), stored):
         raise OverflowError("an i64 value has no exact float64")
     return result
@@ -71,10 +71,12 @@ def encode(array: ArrayLike, dtype: str | None, where: str) -> tuple[str, Stored
         raise DumpError(f"{where}: unknown dtype {dtype!r}; known: {', '.join(STORED)}")
     if source.dtype.kind not in "fiub" and own != "bf16":
         raise DumpError(f"{where}: expected numbers, found an array of dtype {source.dtype}")
+    if source.ndim == 0:
+        raise DumpError(f"{where}: expected rows as the leading axis, found a scalar; reshape it to [1]")
     if dtype is None and own is None:
         hint = "pass dtype='bf16' if these are bf16 bit patterns" if source.dtype.kind == "u" else "convert it first"
         raise DumpError(f"{where}: dtype {source.dtype} is not one of {', '.join(STORED)}; {hint}")
-    if dtype == "bf16" and source.dtype == np.uint16:
+    if dtype == "bf16" and (source.dtype.kind, source.dtype.itemsize) == ("u", 2):
         return dtype, np.ascontiguousarray(source, STORED["bf16"])
     if own == "bf16":
         bits = np.ascontiguousarray(source).view(np.uint16).reshape(source.shape)
@@ -94,7 +96,9 @@ def _convert(source: Stored, name: str, where: str) -> Stored:
         result: Stored = bits
     else:
         result = _quiet_cast(source, STORED[name])
-        exact = name == name_of(source.dtype) or _same(_quiet_cast(result, source.dtype), source)
+        back = _quiet_cast(result, source.dtype)
+        # The sign is compared too: uint64 to int64 and back wraps round to the same bits.
+        exact = name == name_of(source.dtype) or (_same(back, source) and _same(result < 0, source < 0))
     if not exact:
         raise DumpError(f"{where}: {source.dtype} values do not all fit {name} exactly; round them to it first, or record them as they are")
     return np.ascontiguousarray(result, STORED[name])

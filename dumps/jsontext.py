@@ -11,7 +11,8 @@ from .errors import DumpError, shown
 
 MAX_DEPTH = 64
 
-_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]', re.DOTALL)
+# Possessive, and content with a missing closing quote: the scan stays linear on hostile text.
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+"?|[\[{]|[\]}]', re.DOTALL)
 
 
 class _Refused(ValueError):
@@ -88,7 +89,7 @@ def render(value: Any, where: str, max_depth: int = MAX_DEPTH) -> str:
 def _check_plain(value: Any, where: str, depth_left: int) -> None:
     if value is None or isinstance(value, (str, bool)) or type(value) is int:
         return
-    if type(value) is float:
+    if isinstance(value, float):
         if not math.isfinite(value):
             raise DumpError(f"{where}: JSON has no {value}; write it as a string or null")
         return

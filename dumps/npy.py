@@ -86,6 +86,8 @@ def _parse(text: str, where: str) -> tuple[str, bool, tuple[int, ...]]:
     if len(found) != 3 or found["descr"]["descr"] is None or found["fortran_order"]["order"] is None or found["shape"]["shape"] is None:
         raise broken
     sizes = [size.strip() for size in found["shape"]["shape"].split(",")]
+    if len(sizes) == 1 and sizes[0]:
+        raise broken  # "(3)" is a number, not a tuple
     if sizes[-1] == "":
         sizes.pop()
     if any(not size.isdigit() or len(size) > 19 for size in sizes):

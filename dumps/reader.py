@@ -78,11 +78,11 @@ def _open_directory(path: Path) -> Dump:
     complete = truncated = False
     for number, line, torn in lines:
         where = f"{manifest}, line {number}"
+        if complete:
+            raise DumpError(f"{where}: expected nothing after the end line, found {shown(line)}")
         if torn:
             truncated = True
             break
-        if complete:
-            raise DumpError(f"{where}: expected nothing after the end line, found {shown(line)}")
         value = jsontext.parse(line, where, max_depth=4)
         if isinstance(value, dict) and "end" in value:
             _check_end(value, len(pieces), where)

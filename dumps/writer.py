@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, SupportsIndex
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -68,7 +68,13 @@ class DumpWriter:
             raise DumpError(f"{self.path}: cannot be written: {error.strerror}") from None
 
     def put(
-        self, step: int, stage: str, array: ArrayLike, row0: int = 0, dtype: str | None = None, axes: Sequence[str] | None = None
+        self,
+        step: SupportsIndex,
+        stage: str,
+        array: ArrayLike,
+        row0: SupportsIndex = 0,
+        dtype: str | None = None,
+        axes: Sequence[str] | None = None,
     ) -> None:
         """Record ``array`` ``[row, ...]`` as rows ``row0`` onwards of ``stage`` in ``step``.
 
@@ -77,9 +83,16 @@ class DumpWriter:
         axes. Rows recorded already are refused, and so are pieces of one stage that differ in dtype, axes or row shape.
         """
         name, stored = encode(array, dtype, f"{stage} (step {step}, row {row0})")
-        line: dict[str, Any] = {"step": step, "stage": stage, "row0": row0, "dtype": name, "shape": list(stored.shape), "file": "?"}
+        line: dict[str, Any] = {
+            "step": _plain(step),
+            "stage": stage,
+            "row0": _plain(row0),
+            "dtype": name,
+            "shape": list(stored.shape),
+            "file": "?",
+        }
         if axes is not None:
-            line["axes"] = list(axes)
+            line["axes"] = axes if isinstance(axes, str) else list(axes)
         if self._checksums:
             line["sha256"] = digest(stored)
         checked = check_entry(line, "file", str(self.path))
@@ -162,6 +175,11 @@ class DumpWriter:
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
+
+
+def _plain(value: SupportsIndex) -> SupportsIndex:
+    """A NumPy integer as `int`; what is no integer is left for the check to name."""
+    return int(value) if isinstance(value, np.integer) else value
 
 
 def digest(stored: Stored) -> str:
