@@ -41,7 +41,7 @@ RECORD = [
     (lambda _: 3, "expected a record"),
     (without("dtype"), "expected the key 'dtype'"),
     (setting(shap=[1]), "unknown key 'shap'"),
-    (setting(step=-1), "draft.fc: expected step to be an integer from 0 to 2147483647, found -1"),
+    (setting(step=-1), "expected step to be an integer from 0 to 2147483647, found -1"),
     (setting(step=1.0), "expected step to be an integer .*, found 1.0"),
     (setting(step=2**31), "expected step to be an integer"),
     (setting(row0=True), "expected row0 to be an integer .*, found True"),
@@ -50,9 +50,9 @@ RECORD = [
     (setting(stage=7), "expected stage to be a name .*, found 7"),
     (setting(stage="\x1b[2J"), "expected stage to be a name"),
     (setting(stage="\ud800"), "expected stage to be a name"),
-    (setting(dtype="float32"), "draft.fc: expected dtype to be one of f64, .*, found 'float32'"),
+    (setting(dtype="float32"), "expected dtype to be one of f64, .*, found 'float32'"),
     (setting(dtype=["f32"]), r"expected dtype to be one of .*, found \['f32'\]"),
-    (setting(dtype="f64"), rf"{FIRST}: draft\.fc .*: expected elements <f8 for the dtype f64 of the manifest, found '<f4'"),
+    (setting(dtype="f64"), "expected elements <f8 for the dtype f64 of the manifest, found '<f4'"),
     (setting(dtype="bf16"), "expected elements <u2 for the dtype bf16 of the manifest, found '<f4'"),
     (setting(shape=[]), r"expected shape to be a list of 1 to 8 sizes, rows first, found \[\]"),
     (setting(shape="2,3"), "expected shape to be a list"),
@@ -60,7 +60,7 @@ RECORD = [
     (setting(shape=[2, 3.0]), "expected every size of shape to be an integer .*, found 3.0"),
     (setting(shape=[1] * 9), "expected shape to be a list of 1 to 8 sizes"),
     (setting(shape=[2**40, 2**40]), "expected at most 70368744177664 bytes, found shape"),
-    (setting(shape=[3, 2]), rf"{FIRST}: draft\.fc .*: expected the shape \[3, 2\] of the manifest, found \[2, 3\]"),
+    (setting(shape=[3, 2]), r"expected the shape \[3, 2\] of the manifest, found \[2, 3\]"),
     (setting(axes=["row"]), "expected axes to give 2 different names"),
     (setting(axes=None), "expected axes to be a list of names, found None"),
     (setting(axes=["row", 1]), "expected axes to be a list of names"),
@@ -71,11 +71,11 @@ RECORD = [
     (setting(file="/etc/hostname.npy"), "expected a .npy file inside the dump directory, found '/etc/hostname.npy'"),
     (setting(file="a\0.npy"), "expected a .npy file inside the dump directory"),
     (setting(file="manifest.jsonl"), "expected a .npy file inside the dump directory, found 'manifest.jsonl'"),
-    (setting(file="absent.npy"), "'absent.npy' cannot be read: No such file"),
-    (setting(file="x" * 300 + ".npy"), "cannot be read: File name too long"),
+    (setting(file="absent.npy"), ".*'absent.npy' cannot be read: No such file"),
+    (setting(file="x" * 300 + ".npy"), ".*cannot be read: File name too long"),
     (setting(file="000001-draft.fc.npy"), r"expected the shape \[2, 3\] of the manifest, found \[1, 3\]"),
-    (setting(row0=1), r"line 3, draft\.fc \(step 0, row 2\): expected rows not recorded before, found rows 2\.\.2 over 1\.\.2"),
-    (setting(row0=2), r"draft\.fc \(step 0, row 2\): row 2 of this step and stage is recorded already"),
+    (setting(row0=1), r"expected rows not recorded before, found rows 2\.\.2 over 1\.\.2"),
+    (setting(row0=2), r"row 2 of this step and stage is recorded already"),
     (setting(axes=["row", "cell"]), r"expected axes \('row', 'cell'\) as in its other rows, found \('row', 'dim'\)"),
     (setting(end=True), "expected the end line"),
 ]
@@ -91,7 +91,9 @@ def test_a_bad_header(tmp_path: Path, edit: Edit, message: str) -> None:
 @pytest.mark.parametrize(("edit", "message"), RECORD)
 def test_a_bad_record(tmp_path: Path, edit: Edit, message: str) -> None:
     edit_line(tiny(tmp_path / "d"), 2, edit)
-    with pytest.raises(DumpError, match=rf"(manifest\.jsonl, line \d|{FIRST}|000001-draft\.fc\.npy).*{message}"):
+    with pytest.raises(
+        DumpError, match=rf"d/(manifest\.jsonl, line [23](, draft\.fc.*)?|0000\d\d-draft\.fc\.npy: draft\.fc .*): {message}"
+    ):
         open_dump(tmp_path / "d")
 
 
@@ -298,7 +300,7 @@ PACKED: list[tuple[Callable[[Path], Any], str]] = [
     (lambda file: file.write_bytes((2).to_bytes(8, "little") + b"[]"), "expected the header to be a JSON object"),
     (lambda file: file.write_bytes((2).to_bytes(8, "little") + b"{}"), "a packed stage dump., found None"),
     (lambda file: edit_packed(file, lambda h: h["__metadata__"].update(format="pt")), "found {'format': 'pt'"),
-    (lambda file: edit_packed(file, lambda h: h["__metadata__"].update(version="2")), 'expected version "1", found \'2\''),
+    (lambda file: edit_packed(file, lambda h: h["__metadata__"].update(version="2")), "expected version \"1\", found '2'"),
     (lambda file: edit_packed(file, lambda h: h["__metadata__"].pop("records")), "expected the strings case, complete"),
     (lambda file: edit_packed(file, lambda h: h["__metadata__"].update(more="")), "expected the strings case, complete"),
     (lambda file: edit_packed(file, lambda h: h["__metadata__"].update(complete="yes")), 'expected complete to be "true" or "false"'),
@@ -310,16 +312,34 @@ PACKED: list[tuple[Callable[[Path], Any], str]] = [
     (lambda file: edit_packed(file, lambda h: h[NAME].update(dtype="F8_E4M3")), "expected dtype to be one of F64, .* found 'F8_E4M3'"),
     (lambda file: edit_packed(file, lambda h: h[NAME].update(shape=[-2, -3])), "expected non-negative sizes"),
     (lambda file: edit_packed(file, lambda h: h[NAME].update(data_offsets=[0])), "expected non-negative sizes and two data_offsets"),
-    (lambda file: edit_packed(file, lambda h: h[NAME].update(shape=[2, 4])), r"expected 32 bytes for F32 \[2, 4\], found data_offsets \[0, 24\]"),
-    (lambda file: edit_packed(file, lambda h: h[NAME].update(shape=[3, 2])), r"record 0, draft.fc .*: expected the tensor to be F32 \[2, 3\]"),
-    (lambda file: edit_packed(file, lambda h: h[NAME].update(data_offsets=[12, 36])), r"expected its bytes to start at \d+ .no hole, no overlap."),
-    (lambda file: edit_packed(file, lambda h: h.update(x={"dtype": "U8", "shape": [0], "data_offsets": [0, 0]})), "one record per tensor, found the tensor 'x'"),
+    (
+        lambda file: edit_packed(file, lambda h: h[NAME].update(shape=[2, 4])),
+        r"expected 32 bytes for F32 \[2, 4\], found data_offsets \[0, 24\]",
+    ),
+    (
+        lambda file: edit_packed(file, lambda h: h[NAME].update(shape=[3, 2])),
+        r"record 0, draft.fc .*: expected the tensor to be F32 \[2, 3\]",
+    ),
+    (
+        lambda file: edit_packed(file, lambda h: h[NAME].update(data_offsets=[12, 36])),
+        r"expected its bytes to start at \d+ .no hole, no overlap.",
+    ),
+    (
+        lambda file: edit_packed(file, lambda h: h.update(x={"dtype": "U8", "shape": [0], "data_offsets": [0, 0]})),
+        "one record per tensor, found the tensor 'x'",
+    ),
     (lambda file: file.write_bytes(file.read_bytes() + b"x"), "expected 40 bytes of tensors after the header, found 41"),
     (lambda file: edit_records(file, lambda r: r[0].pop("sha256")), "record 0, draft.fc .*: expected a sha256, found none"),
     (lambda file: edit_records(file, lambda r: r[0].update(tensor="y")), "record 0, draft.fc .*: expected a tensor 'y' of its own"),
-    (lambda file: edit_records(file, lambda r: r[1].update(tensor=NAME)), "record 1, draft.fc .*: expected a tensor .* taken by another record"),
+    (
+        lambda file: edit_records(file, lambda r: r[1].update(tensor=NAME)),
+        "record 1, draft.fc .*: expected a tensor .* taken by another record",
+    ),
     (lambda file: edit_records(file, lambda r: r[0].update(file="x.npy")), "record 0: unknown key 'file'"),
-    (lambda file: edit_records(file, lambda r: r[1].update(row0=1)), r"record 1, draft.fc \(step 0, row 1\): expected rows not recorded before"),
+    (
+        lambda file: edit_records(file, lambda r: r[1].update(row0=1)),
+        r"record 1, draft.fc \(step 0, row 1\): expected rows not recorded before",
+    ),
     (lambda file: edit_records(file, lambda r: r[2].update(dtype="f16")), "record 2, draft.pick .*: expected the tensor to be F16"),
     (lambda file: edit_records(file, lambda r: r.pop()), "expected one record per tensor, found the tensor '1/draft.pick@0' without one"),
 ]

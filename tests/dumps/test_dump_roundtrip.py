@@ -124,7 +124,9 @@ def test_rows_absent_between_pieces_show_in_row_ids(tmp_path: Path) -> None:
 
 
 def test_the_whole_digest_sees_every_part(tmp_path: Path) -> None:
-    def variant(name: str, case: dict, value: float = 1.0, stage: str = "x", row0: int = 0, complete: bool = True, axes: tuple = ("row",)) -> str:  # type: ignore[type-arg]
+    def variant(
+        name: str, case: dict, value: float = 1.0, stage: str = "x", row0: int = 0, complete: bool = True, axes: tuple = ("row",)
+    ) -> str:  # type: ignore[type-arg]
         with DumpWriter(tmp_path / name, case, {}, checksums=name != "again") as writer:
             writer.put(0, stage, np.array([value]), row0=row0, axes=axes)
             writer.close(complete=complete)
