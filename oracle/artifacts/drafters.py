@@ -1,0 +1,98 @@
+"""Open the files of a drafter: resolve the family, check everything, map the weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from oracle.artifacts import muse, qwen3
+from oracle.artifacts.container import Container, Identity, fail, open_container, show
+from oracle.artifacts.roles import drafter_weights, formats_of, rename, take
+from oracle.drafters.dialect import Dialect, Geometry
+from oracle.drafters.weights import DrafterWeights
+
+FAMILIES = {muse.FAMILY: muse.describe, qwen3.FAMILY: qwen3.describe}
+KNOWN_LATER = ("qwen38-flash-next", "laguna")
+
+
+@dataclass(frozen=True, eq=False)
+class DrafterFiles:
+    """A validated drafter: sizes, dialect, weights (memory-mapped) and identity."""
+
+    geometry: Geometry
+    dialect: Dialect
+    weights: DrafterWeights
+    identity: Identity
+
+
+def open_drafter_files(path: str | Path, family: str | None = None) -> DrafterFiles:
+    """Open a drafter GGUF or SafeTensors folder; ``family`` overrides the resolution.
+
+    `ArtifactError` (a `ValueError`) names the file and the key or tensor that is wrong.
+    """
+    container = open_container(path)
+    if family is not None and family not in FAMILIES:
+        reason = "not supported by this version" if family in KNOWN_LATER else "unknown"
+        fail(container.path, f"family {show(family)} is {reason}; expected one of {', '.join(FAMILIES)}")
+    family = family or resolve_family(container)
+    tensors = rename(container, "model.") if container.kind == "safetensors" else container.tensors
+    described = FAMILIES[family](container, set(tensors))
+    weights = take(container, tensors, described.roles)
+    identity = Identity(family, container.kind, container.files, formats_of(weights.values()), described.warnings)
+    return DrafterFiles(described.geometry, described.dialect, drafter_weights(weights, described.geometry.layers), identity)
+
+
+def resolve_family(container: Container) -> str:
+    """The family of a drafter from its metadata alone; `ArtifactError` when it is not one, or when it is ambiguous."""
+    return _resolve_gguf(container) if container.kind == "gguf" else _resolve_config(container)
+
+
+def _resolve_gguf(container: Container) -> str:
+    keys = container.metadata
+    architecture = keys.get("general.architecture")
+    if architecture != "dflash":
+        fail(container.path, f"key general.architecture: expected 'dflash' for a drafter, found {show(architecture)}")
+    if keys.get("dflash.sample_from_anchor") is True:
+        fail(container.path, "family qwen38-flash-next (dflash.sample_from_anchor is true) is not supported by this version")
+    if keys.get("dflash.block_count") == muse.LAYERS:
+        if _muse_window(container):
+            return muse.FAMILY
+        if not keys.get("dflash.attention.sliding_window") and _muse_sized(
+            keys.get("dflash.embedding_length"), keys.get("tokenizer.ggml.mask_token_id")
+        ):
+            fail(container.path, "ambiguous: muse-glimmer sizes but no sliding window; say --family muse-glimmer or --family qwen3")
+    return qwen3.FAMILY
+
+
+def _muse_window(container: Container) -> bool:
+    """A window on all layers, nothing causal, no biases: `DESIGN.md` section 7."""
+    keys = container.metadata
+    window, pattern = (keys.get(f"dflash.attention.{k}") for k in ("sliding_window", "sliding_window_pattern"))
+    every = pattern is None or container.kinds["dflash.attention.sliding_window_pattern"] != "array of bool" or bool(pattern.all())
+    causal = keys.get("dflash.attention.causal") is True
+    return bool(window) and every and not causal and not any(n.endswith(".bias") for n in container.tensors)
+
+
+def _muse_sized(hidden: object, mask: object) -> bool:
+    return hidden == muse.RELEASE_HIDDEN or mask == muse.RELEASE_MASK
+
+
+def _resolve_config(container: Container) -> str:
+    config = container.metadata
+    model_type, named = config.get("model_type"), config.get("architectures")
+    if model_type == muse.MODEL_TYPE:
+        return muse.FAMILY
+    if not isinstance(named, list) or named != ["DFlashDraftModel"]:
+        fail(
+            container.metadata_path,
+            f"key architectures: expected ['DFlashDraftModel'] or model_type {muse.MODEL_TYPE!r} for a drafter, "
+            f"found {show(named)} with model_type {show(model_type)}",
+        )
+    if model_type == "qwen3":
+        return qwen3.FAMILY
+    if model_type is not None:
+        fail(container.metadata_path, f"key model_type: expected 'qwen3' or {muse.MODEL_TYPE!r}, found {show(model_type)}; say --family")
+    inner = config.get("dflash_config")
+    if not _muse_sized(config.get("hidden_size"), inner.get("mask_token_id") if isinstance(inner, dict) else None):
+        fail(container.metadata_path, "ambiguous: there is no model_type; say --family muse-glimmer or --family qwen3")
+    return muse.FAMILY

@@ -1,0 +1,100 @@
+"""What a file is, as data: for ``parity inspect``. Nothing here raises for a bad file; it is reported."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from oracle.artifacts import muse, targets
+from oracle.artifacts.blocks import FORMATS, decode
+from oracle.artifacts.container import ArtifactError, Container, Identity, open_container
+from oracle.artifacts.drafters import open_drafter_files
+from oracle.artifacts.targets import open_borrowed, open_target_files
+
+
+def inspect_artifact(path: str | Path, family: str | None = None) -> dict[str, Any]:
+    """Describe the artifact at ``path`` as plain data (JSON-ready).
+
+    Keys: ``path, container, role`` (``drafter``, ``target``, ``lender`` or None), ``family, dialect, geometry, files``
+    (name, bytes, sha256), ``formats, tensors`` (name, stored, shape, bytes), ``warnings`` and ``problems``, the last
+    empty for a sound file. ``family`` overrides the resolution of a drafter.
+    """
+    report: dict[str, Any] = {
+        "path": str(path),
+        "container": None,
+        "role": None,
+        "family": None,
+        "dialect": None,
+        "geometry": None,
+        "files": [],
+        "formats": [],
+        "tensors": [],
+        "warnings": [],
+        "problems": [],
+    }
+    try:
+        container = open_container(path)
+    except ArtifactError as error:
+        report["problems"].append(str(error))
+        return report
+    report["container"] = container.kind
+    report["files"] = [{"name": f.path.name, "bytes": f.size, "sha256": f.sha256} for f in container.files]
+    report["tensors"] = [
+        {"name": t.name, "stored": t.stored, "shape": list(t.shape), "bytes": t.raw.nbytes} for t in container.tensors.values()
+    ]
+    report["formats"] = sorted({t.stored for t in container.tensors.values()})
+    report["role"] = _role(container)
+    try:
+        _describe(report, container, family)
+    except ArtifactError as error:
+        report["problems"].append(str(error))
+    report["problems"] += _bad_vectors(container)
+    return report
+
+
+def _role(container: Container) -> str:
+    if container.kind == "gguf":
+        return {"dflash": "drafter", "llama": "target"}.get(str(container.metadata.get("general.architecture")), "lender")
+    named = container.metadata.get("architectures")
+    first = str(named[0]) if isinstance(named, list) and named else ""
+    if "Draft" in first or container.metadata.get("model_type") == muse.MODEL_TYPE:
+        return "drafter"
+    return "target" if first == "LlamaForCausalLM" else "lender"
+
+
+def _describe(report: dict[str, Any], container: Container, family: str | None) -> None:
+    """Fill in what the strict loader of the role says; a target that is not supported can still lend."""
+    identity: Identity
+    if report["role"] == "drafter":
+        drafter = open_drafter_files(container.path, family)
+        report["dialect"], report["geometry"], identity = asdict(drafter.dialect), asdict(drafter.geometry), drafter.identity
+    elif report["role"] == "target" and not _only_lends(container):
+        target = open_target_files(container.path)
+        report["geometry"], identity = asdict(target.geometry), target.identity
+    else:
+        lender = open_borrowed(container.path)
+        report["role"], identity = "lender", lender.identity
+        report["geometry"] = {"vocab": lender.embedding.shape[0], "hidden": lender.embedding.shape[1]}
+    report["family"], report["formats"] = identity.family, list(identity.formats)
+    report["warnings"] += identity.warnings
+
+
+def _only_lends(container: Container) -> bool:
+    """A file with nothing but an embedding and a head."""
+    lent = {targets.GGUF_TARGET["embedding"], targets.GGUF_TARGET["head"], *targets.HF_EMBEDDINGS, *targets.HF_HEADS}
+    return container.tensors.keys() <= lent
+
+
+def _bad_vectors(container: Container) -> list[str]:
+    """Norm weights and biases that are not finite: no engine computes anything with them."""
+    problems = []
+    for t in container.tensors.values():
+        if len(t.shape) == 1 and t.stored in FORMATS:
+            values = decode(t.raw, t.stored, t.shape[0])[0]
+            bad = np.flatnonzero(~np.isfinite(values))
+            if len(bad):
+                problems.append(f"{t.path}: tensor {t.name!r} has {len(bad)} non-finite values, the first at element {bad[0]}")
+    return problems

@@ -1,0 +1,231 @@
+"""Make seeded artifacts: a drafter with what it borrows, or a target, at one of three sizes.
+
+The released sizes are those of `specs/dflash-generic.md` section 17 and `specs/muse-glimmer.md` section 3.1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from oracle.artifacts import muse, qwen3, targets
+from oracle.artifacts.blocks import FORMATS, PLAIN
+from oracle.artifacts.container import ArtifactError
+from oracle.artifacts.descriptions import draft_config, draft_keys, target_config, target_keys
+from oracle.artifacts.drafters import open_drafter_files
+from oracle.artifacts.roles import MUSE_DRAFTER, Role, drafter_roles, target_roles
+from oracle.artifacts.ropes import llama3_factors
+from oracle.artifacts.seeds import Recipe, plan
+from oracle.artifacts.targets import ROPE_FACTORS, open_borrowed, open_target_files
+from oracle.artifacts.writers import PlannedTensor, write_folder, write_gguf
+from oracle.drafters.dialect import Geometry
+from oracle.recipes import Rope
+from oracle.targets.weights import TargetGeometry
+
+FAMILIES = (muse.FAMILY, qwen3.FAMILY, targets.FAMILY)
+SIZES = ("tiny", "small", "release")
+CONTAINERS = ("gguf", "safetensors")
+
+
+@dataclass(frozen=True)
+class Model:
+    """Everything that `make_artifact` can vary; its fields are the names of the overrides."""
+
+    hidden: int
+    intermediate: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocab: int
+    block_size: int = 16
+    mask_token_id: int = 0
+    tap_ids: tuple[int, ...] = ()
+    target_layers: int | None = None
+    sliding: tuple[bool, ...] = ()
+    window: int | None = None
+    context_length: int = 4096
+    eps: float = 1e-6
+    theta: float = 10000.0
+    attention_bias: bool = False
+    is_causal: bool | None = None
+    embed_scale: float = 1.0
+    output_multiplier: float = 1.0
+    softcap: float | None = None
+    tied: bool = False
+    llama3_scaling: tuple[float, float, float, int] | None = None
+    naming: str = "published"
+
+    def geometry(self) -> Geometry:
+        """The drafter geometry that a loader must find in the file."""
+        names = {f.name for f in fields(Geometry)} & {f.name for f in fields(self)}
+        values: dict[str, Any] = {n: getattr(self, n) for n in names}
+        return Geometry(**values, target_hidden=self.hidden, window_source="none" if self.window is None else "file")
+
+    def target(self, style: str) -> TargetGeometry:
+        """The target geometry that a loader must find in the file; ``style``: rope pairing."""
+        factors = None if self.llama3_scaling is None else llama3_factors(self.theta, self.head_dim, *self.llama3_scaling)
+        sizes = {n: getattr(self, n) for n in ("hidden", "intermediate", "layers", "heads", "kv_heads", "head_dim", "vocab", "eps")}
+        return TargetGeometry(
+            targets.FAMILY,
+            **sizes,
+            rope=Rope(self.theta, self.head_dim, style, factors),
+            attn_scale=self.head_dim**-0.5,
+            context_length=self.context_length,
+            tied_embedding=self.tied,
+        )
+
+
+_TINY: dict[str, Any] = {
+    "hidden": 256,
+    "intermediate": 512,
+    "heads": 8,
+    "kv_heads": 2,
+    "head_dim": 32,
+    "vocab": 500,
+    "window": 24,
+    "block_size": 8,
+}
+_SMALL: dict[str, Any] = {"hidden": 512, "intermediate": 1536, "heads": 12, "kv_heads": 4, "head_dim": 64, "vocab": 4096, "window": 64}
+_MUSE: dict[str, Any] = {"layers": 5, "sliding": (True,) * 5, "eps": 1e-5, "theta": 500000.0, "tap_ids": (1, 13, 25, 37, 49)}
+_LLAMA: dict[str, Any] = {"window": None, "eps": 1e-5}
+MODELS: dict[tuple[str, str], Model] = {
+    (muse.FAMILY, "tiny"): Model(**{**_TINY, **_MUSE, "mask_token_id": 496}),
+    (muse.FAMILY, "small"): Model(**{**_SMALL, **_MUSE, "mask_token_id": 4090}),
+    (muse.FAMILY, "release"): Model(
+        6656, 19968, heads=32, kv_heads=8, head_dim=128, vocab=202048, mask_token_id=201818, window=2048, context_length=131072, **_MUSE
+    ),
+    (qwen3.FAMILY, "tiny"): Model(
+        **{**_TINY, "layers": 3, "sliding": (True, False, True), "tap_ids": (1, 3, 4), "target_layers": 6, "mask_token_id": 496}
+    ),
+    (qwen3.FAMILY, "small"): Model(
+        **{**_SMALL, "layers": 4, "sliding": (True, False, True, False), "tap_ids": (1, 3, 6), "target_layers": 8, "mask_token_id": 4090}
+    ),
+    (qwen3.FAMILY, "release"): Model(
+        4096,
+        12288,
+        5,
+        32,
+        8,
+        128,
+        151936,
+        mask_token_id=151669,
+        tap_ids=(1, 9, 17, 25, 33),
+        target_layers=36,
+        sliding=(False,) * 5,
+        context_length=40960,
+        theta=1e6,
+    ),
+    (targets.FAMILY, "tiny"): Model(**{**_TINY, **_LLAMA, "layers": 6}),
+    (targets.FAMILY, "small"): Model(**{**_SMALL, **_LLAMA, "layers": 8}),
+    (targets.FAMILY, "release"): Model(
+        4096, 14336, 32, 32, 8, 128, 128256, context_length=131072, eps=1e-5, theta=5e5, llama3_scaling=(8.0, 1.0, 4.0, 8192)
+    ),
+}
+
+
+def make_artifact(
+    family: str, size: str, weights: str, out_dir: str | Path, seed: int = 0, container: str | None = None, **overrides: Any
+) -> list[Path]:
+    """Write seeded artifacts into ``out_dir`` and return what to open: the model, then what it borrows from.
+
+    ``muse-glimmer``: ``draft.gguf`` (or ``drafter/``) and ``borrowed.gguf``. ``qwen3``: ``drafter/`` (or ``draft.gguf``)
+    and the target ``target/``. ``llama``: ``target/`` or ``target.gguf``. ``weights``: a format of `blocks.FORMATS` for all
+    matrices; ``q4_k`` mixes q6_k and q5_k in. ``container``: ``gguf`` or ``safetensors``; the default follows the family
+    and the format. ``overrides``: fields of `Model`. At release size only the drafter is written for ``qwen3``, and
+    matrices are random blocks, streamed. ValueError for a choice that does not exist or does not fit.
+    """
+    _check_choices(family, size, weights, container, overrides)
+    changes: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in overrides.items()}
+    model = replace(MODELS[family, size], **changes)
+    kind = container or ("gguf" if family == muse.FAMILY or weights not in PLAIN else "safetensors")
+    release = size == "release"
+    recipe = Recipe(seed, weights, weights if kind == "safetensors" else "f32", release, model.vocab // 3)
+    out = Path(out_dir)
+    if family == targets.FAMILY:
+        return [_checked(_write_target(out, model, recipe, kind), targets.FAMILY)]
+    made = [_checked(_write_drafter(out, family, model, recipe, kind), family)]
+    if family == muse.FAMILY:
+        made.append(_checked(_write_borrowed(out / "borrowed.gguf", model, replace(recipe, norms="f32")), "borrowed"))
+    elif not release:
+        plain = weights if weights in PLAIN else "bf16"
+        target = _write_target(out, _companion(model, size), replace(recipe, weights=plain, norms=plain), "safetensors")
+        made.append(_checked(target, targets.FAMILY))
+    return made
+
+
+def _check_choices(family: str, size: str, weights: str, container: str | None, overrides: dict[str, Any]) -> None:
+    known = [f.name for f in fields(Model)]
+    for what, value, choices in (
+        ("family", family, FAMILIES),
+        ("size", size, SIZES),
+        ("weights", weights, tuple(FORMATS)),
+        ("container", container or CONTAINERS[0], CONTAINERS),
+        *(("override", name, tuple(known)) for name in overrides),
+    ):
+        if value not in choices:
+            raise ValueError(f"{what} {value!r}: expected one of {', '.join(choices)}")
+    if container == "safetensors" and weights not in PLAIN:
+        raise ValueError(f"weights {weights!r} need a GGUF file; SafeTensors holds {', '.join(PLAIN)}")
+
+
+def _checked(path: Path, family: str) -> Path:
+    """``path`` once our own loader accepts it; a file it refuses is removed and the reason raised."""
+    try:
+        if family == targets.FAMILY:
+            open_target_files(path)
+        elif family == "borrowed":
+            open_borrowed(path)
+        else:
+            open_drafter_files(path, family)
+    except ArtifactError:
+        for file in [path] if path.is_file() else [path / "config.json", path / "model.safetensors"]:
+            file.unlink(missing_ok=True)
+        raise
+    return path
+
+
+def _companion(model: Model, size: str) -> Model:
+    """The target that a drafter's taps, embedding and head come from."""
+    return replace(
+        MODELS[targets.FAMILY, size], hidden=model.hidden, vocab=model.vocab, layers=model.target_layers or max(model.tap_ids) + 1
+    )
+
+
+def _write_drafter(out: Path, family: str, model: Model, recipe: Recipe, kind: str) -> Path:
+    g = model.geometry()
+    if kind == "gguf":
+        path = out / "draft.gguf"
+        write_gguf(path, draft_keys(family, model), plan(recipe, drafter_roles(g, "gguf", model.attention_bias)))
+        return path
+    head = MUSE_DRAFTER if family == muse.FAMILY and model.naming == "published" else None
+    tensors = plan(recipe, drafter_roles(g, "hf", model.attention_bias, head))
+    write_folder(out / "drafter", draft_config(family, model, recipe.weights), tensors)
+    return out / "drafter"
+
+
+def _write_target(out: Path, model: Model, recipe: Recipe, kind: str) -> Path:
+    if kind == "safetensors":
+        write_folder(out / "target", target_config(model, recipe.weights), plan(recipe, target_roles(model.target("neox"), "hf")))
+        return out / "target"
+    g = model.target("interleaved")
+    tensors = plan(recipe, target_roles(g, "gguf"), {"q": g.heads, "k": g.kv_heads})
+    if g.rope.factors is not None:
+        tensors.append(_vector(ROPE_FACTORS, g.rope.factors))
+    write_gguf(out / "target.gguf", target_keys(targets.FAMILY, model), tensors)
+    return out / "target.gguf"
+
+
+def _vector(name: str, values: tuple[float, ...]) -> PlannedTensor:
+    return PlannedTensor(name, (len(values),), "f32", lambda: iter([np.asarray(values, "<f4").view(np.uint8)[None]]))
+
+
+def _write_borrowed(path: Path, model: Model, recipe: Recipe) -> Path:
+    """The embedding and head of a target that is not itself written."""
+    shape = (model.vocab, model.hidden)
+    roles = {"embedding": Role("token_embd.weight", shape, ("vocab", "in")), "head": Role("output.weight", shape, ("vocab", "in"))}
+    write_gguf(path, target_keys(muse.FAMILY, model), plan(recipe, roles))
+    return path
