@@ -10,9 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from dump_strategies import CASE, PROVENANCE, tiny
 
 from dumps import DumpError, DumpWriter, announced, open_dump, pack
+
+from .dump_strategies import CASE, PROVENANCE, tiny
 
 
 def test_a_manifest_cut_at_any_byte_is_a_prefix(tmp_path: Path) -> None:

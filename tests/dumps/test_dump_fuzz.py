@@ -5,11 +5,12 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from dump_strategies import tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dumps import DumpError, open_dump, pack
+
+from .dump_strategies import tiny
 
 with tempfile.TemporaryDirectory() as folder:
     TINY = tiny(Path(folder) / "d")

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from dump_strategies import edit_line, edit_packed, edit_records, tiny
 
 from dumps import DumpError, open_dump, pack, schema, unpack
+
+from .dump_strategies import edit_line, edit_packed, edit_records, tiny
 
 FIRST = "000000-draft.fc.npy"
 Edit = Callable[[dict[str, Any]], Any]
