@@ -1,0 +1,34 @@
+// The fused drafter's configuration: parsed from key=value lines, complete or refused.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace dlab {
+
+enum class WindowRule { None, Lt, LtLeft, Le, LtContext, Anchor, Ring, SinkRing };
+
+struct Config {
+  std::string family, rope_style, window_rule_name;
+  int64_t hidden = 0, intermediate = 0, layers = 0, heads = 0, kv_heads = 0, head_dim = 0, vocab = 0;
+  int64_t block_size = 0, mask_token_id = 0, n_taps = 0, target_hidden = 0, rope_dim = 0, window = 0, sink = 0;
+  double eps = 0, rope_theta = 0, attn_scale = 0, embed_scale = 0, output_multiplier = 0, softcap = 0;
+  std::vector<char> causal, sliding;
+  WindowRule window_rule = WindowRule::None;
+
+  // Throws Error (DLAB_E_ARG) naming the key.
+  static Config parse(const char* text);
+  std::string text() const;
+
+  int64_t query_width() const { return heads * head_dim; }
+  int64_t cell_width() const { return kv_heads * head_dim; }
+  int64_t feature_width() const { return n_taps * target_hidden; }
+  bool evicts() const { return window_rule == WindowRule::SinkRing; }
+
+  // May the query row at position q see the cell at position k? anchor: position of the block's first row; in_context: the cell is a
+  // context cell.
+  bool sees(int64_t layer, int64_t q, int64_t k, int64_t anchor, bool in_context) const;
+};
+
+}  // namespace dlab

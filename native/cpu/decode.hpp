@@ -1,0 +1,188 @@
+// Decoders of the stored formats: 256 values (or a tail) to f32. Included by kernels.cpp only.
+//
+// Scale times multiple is exact in f32 for every format, so the only rounding is the last subtraction of the formats with a minimum:
+// the result is the correctly rounded value whether or not the compiler contracts. The decoders are not inlined: inside the tile loop
+// the compiler loses the knowledge that source and destination do not overlap.
+#pragma once
+
+#include "formats.hpp"
+#include "kernels.hpp"
+
+namespace dlab {
+namespace {
+
+#define DLAB_DECODER __attribute__((noinline)) void
+
+typedef int8_t Bytes8 __attribute__((vector_size(8)));
+typedef float Floats8 __attribute__((vector_size(32)));
+
+// o[i] = scale * q[i] - minimum over 32 values, via vectors: compilers do not find the byte to float conversion by themselves.
+inline void scale_bytes(const int8_t* q, float scale, float minimum, int n, float* __restrict o) {
+  for (int i = 0; i < n; i += 8) {
+    Bytes8 bytes;
+    memcpy(&bytes, q + i, 8);
+    const Floats8 values = scale * __builtin_convertvector(bytes, Floats8) - minimum;
+    memcpy(o + i, &values, 32);
+  }
+}
+
+DLAB_DECODER decode_f32(const uint8_t* __restrict b, float* __restrict o, int64_t n) { memcpy(o, b, static_cast<size_t>(n) * 4); }
+
+DLAB_DECODER decode_f16(const uint8_t* __restrict b, float* __restrict o, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) o[i] = load_half(b + 2 * i);
+}
+
+DLAB_DECODER decode_bf16(const uint8_t* __restrict b, float* __restrict o, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) {
+    uint16_t bits;
+    memcpy(&bits, b + 2 * i, 2);
+    o[i] = bfloat_to_float(bits);
+  }
+}
+
+DLAB_DECODER decode_q8_0(const uint8_t* __restrict b, float* __restrict o, int64_t n) {
+  for (; n > 0; n -= 32, b += 34, o += 32) scale_bytes(reinterpret_cast<const int8_t*>(b + 2), load_half(b), 0.0f, 32, o);
+}
+
+// Low nibbles are values 0..15, high nibbles 16..31; shift is subtracted from each.
+inline void split_nibbles(const uint8_t* q, int shift, int8_t* t) {
+  for (int i = 0; i < 16; ++i) {
+    t[i] = static_cast<int8_t>((q[i] & 15) - shift);
+    t[16 + i] = static_cast<int8_t>((q[i] >> 4) - shift);
+  }
+}
+
+DLAB_DECODER decode_q4_0(const uint8_t* __restrict b, float* __restrict o, int64_t n) {
+  alignas(32) int8_t t[32];
+  for (; n > 0; n -= 32, b += 18, o += 32) {
+    split_nibbles(b + 2, 8, t);
+    scale_bytes(t, load_half(b), 0.0f, 32, o);
+  }
+}
+
+DLAB_DECODER decode_q4_1(const uint8_t* __restrict b, float* __restrict o, int64_t n) {
+  alignas(32) int8_t t[32];
+  for (; n > 0; n -= 32, b += 20, o += 32) {
+    split_nibbles(b + 4, 0, t);
+    scale_bytes(t, load_half(b), -load_half(b + 2), 32, o);
+  }
+}
+
+DLAB_DECODER decode_q5_0(const uint8_t* __restrict b, float* __restrict o, int64_t n) {
+  alignas(32) int8_t t[32];
+  for (; n > 0; n -= 32, b += 22, o += 32) {
+    uint32_t fifth;
+    memcpy(&fifth, b + 2, 4);
+    split_nibbles(b + 6, 16, t);
+    for (int i = 0; i < 32; ++i) t[i] = static_cast<int8_t>(t[i] + static_cast<int>((fifth >> i) & 1u) * 16);
+    scale_bytes(t, load_half(b), 0.0f, 32, o);
+  }
+}
+
+// The j-th six-bit scale and minimum of a Q4_K or Q5_K block.
+inline void scale_and_minimum(const uint8_t* s, int j, float& scale, float& minimum) {
+  if (j < 4) {
+    scale = static_cast<float>(s[j] & 63);
+    minimum = static_cast<float>(s[j + 4] & 63);
+  } else {
+    scale = static_cast<float>((s[j + 4] & 15) | ((s[j - 4] >> 6) << 4));
+    minimum = static_cast<float>((s[j + 4] >> 4) | ((s[j] >> 6) << 4));
+  }
+}
+
+DLAB_DECODER decode_q4_k(const uint8_t* __restrict b, float* __restrict o, int64_t n) {
+  alignas(32) int8_t t[64];
+  for (; n > 0; n -= 256, b += 144, o += 256) {
+    const float d = load_half(b), dmin = load_half(b + 2);
+    for (int c = 0; c < 4; ++c) {
+      const uint8_t* q = b + 16 + 32 * c;
+      float s0, m0, s1, m1;
+      scale_and_minimum(b + 4, 2 * c, s0, m0);
+      scale_and_minimum(b + 4, 2 * c + 1, s1, m1);
+      for (int l = 0; l < 32; ++l) {
+        t[l] = static_cast<int8_t>(q[l] & 15);
+        t[32 + l] = static_cast<int8_t>(q[l] >> 4);
+      }
+      scale_bytes(t, d * s0, dmin * m0, 32, o + 64 * c);
+      scale_bytes(t + 32, d * s1, dmin * m1, 32, o + 64 * c + 32);
+    }
+  }
+}
+
+DLAB_DECODER decode_q5_k(const uint8_t* __restrict b, float* __restrict o, int64_t n) {
+  alignas(32) int8_t t[64];
+  for (; n > 0; n -= 256, b += 176, o += 256) {
+    const float d = load_half(b), dmin = load_half(b + 2);
+    const uint8_t* fifth = b + 16;
+    for (int c = 0; c < 4; ++c) {
+      const uint8_t* q = b + 48 + 32 * c;
+      float s0, m0, s1, m1;
+      scale_and_minimum(b + 4, 2 * c, s0, m0);
+      scale_and_minimum(b + 4, 2 * c + 1, s1, m1);
+      for (int l = 0; l < 32; ++l) {
+        const uint8_t bits = static_cast<uint8_t>(fifth[l] >> (2 * c));
+        t[l] = static_cast<int8_t>((q[l] & 15) | ((bits & 1) << 4));
+        t[32 + l] = static_cast<int8_t>((q[l] >> 4) | ((bits & 2) << 3));
+      }
+      scale_bytes(t, d * s0, dmin * m0, 32, o + 64 * c);
+      scale_bytes(t + 32, d * s1, dmin * m1, 32, o + 64 * c + 32);
+    }
+  }
+}
+
+DLAB_DECODER decode_q6_k(const uint8_t* __restrict b, float* __restrict o, int64_t n) {
+  alignas(32) int8_t t[128];
+  for (; n > 0; n -= 256, b += 210, o += 256) {
+    const float d = load_half(b + 208);
+    const int8_t* scales = reinterpret_cast<const int8_t*>(b + 192);
+    for (int g = 0; g < 2; ++g) {
+      const uint8_t* low = b + 64 * g;
+      const uint8_t* high = b + 128 + 32 * g;
+      for (int l = 0; l < 32; ++l) {
+        t[l] = static_cast<int8_t>(((low[l] & 15) | ((high[l] & 3) << 4)) - 32);
+        t[32 + l] = static_cast<int8_t>(((low[32 + l] & 15) | ((high[l] & 12) << 2)) - 32);
+        t[64 + l] = static_cast<int8_t>(((low[l] >> 4) | (high[l] & 48)) - 32);
+        t[96 + l] = static_cast<int8_t>(((low[32 + l] >> 4) | ((high[l] & 192) >> 2)) - 32);
+      }
+      for (int s = 0; s < 8; ++s) scale_bytes(t + 16 * s, d * static_cast<float>(scales[8 * g + s]), 0.0f, 16, o + 128 * g + 16 * s);
+    }
+  }
+}
+
+void decode(int32_t dtype, const uint8_t* src, float* dst, int64_t n) {
+  switch (dtype) {
+    case DLAB_F32: return decode_f32(src, dst, n);
+    case DLAB_F16: return decode_f16(src, dst, n);
+    case DLAB_BF16: return decode_bf16(src, dst, n);
+    case DLAB_Q8_0: return decode_q8_0(src, dst, n);
+    case DLAB_Q4_0: return decode_q4_0(src, dst, n);
+    case DLAB_Q4_1: return decode_q4_1(src, dst, n);
+    case DLAB_Q5_0: return decode_q5_0(src, dst, n);
+    case DLAB_Q4_K: return decode_q4_k(src, dst, n);
+    case DLAB_Q5_K: return decode_q5_k(src, dst, n);
+    case DLAB_Q6_K: return decode_q6_k(src, dst, n);
+    default: return;
+  }
+}
+
+// Bytes of kChunk values.
+int64_t chunk_bytes(int32_t dtype) {
+  switch (dtype) {
+    case DLAB_F32: return 4 * kChunk;
+    case DLAB_F16:
+    case DLAB_BF16: return 2 * kChunk;
+    case DLAB_Q8_0: return 34 * (kChunk / 32);
+    case DLAB_Q4_0: return 18 * (kChunk / 32);
+    case DLAB_Q4_1: return 20 * (kChunk / 32);
+    case DLAB_Q5_0: return 22 * (kChunk / 32);
+    case DLAB_Q4_K: return 144;
+    case DLAB_Q5_K: return 176;
+    case DLAB_Q6_K: return 210;
+    default: return 0;
+  }
+}
+
+#undef DLAB_DECODER
+
+}  // namespace
+}  // namespace dlab

@@ -1,0 +1,246 @@
+#include "drafter.hpp"
+
+#include <fnmatch.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "ops.hpp"
+
+using namespace dlab;
+
+namespace {
+
+using Values = std::vector<float>;
+
+Values values(int64_t rows, int64_t width) { return Values(static_cast<size_t>(rows * width)); }
+
+Rows rows_of(const Values& v, int64_t rows) {
+  const int64_t width = rows ? static_cast<int64_t>(v.size()) / rows : 0;
+  return {const_cast<float*>(v.data()), rows, width, width};
+}
+
+const float* or_null(const Values& v) { return v.empty() ? nullptr : v.data(); }
+
+std::vector<int64_t> consecutive(int64_t first, int64_t n) {
+  std::vector<int64_t> list(static_cast<size_t>(n));
+  for (int64_t i = 0; i < n; ++i) list[static_cast<size_t>(i)] = first + i;
+  return list;
+}
+
+}  // namespace
+
+// What a block carries from layer to layer.
+struct dlab_drafter::Block {
+  int64_t rows;
+  std::vector<int64_t> pos;
+  Values table, hidden;
+};
+
+dlab_drafter::dlab_drafter(dlab_ctx& context, Config configuration, DrafterWeights parameters)
+    : ctx(context), config(std::move(configuration)), weights(std::move(parameters)) {
+  caches.resize(static_cast<size_t>(config.layers));
+  for (int64_t i = 0; i < config.rope_dim; i += 2)
+    inv_freq.push_back(std::pow(config.rope_theta, -static_cast<double>(i) / static_cast<double>(config.rope_dim)));
+}
+
+void dlab_drafter::emit(const std::string& stage, const void* data, int64_t row0, std::vector<int64_t> shape, int32_t dtype,
+                        int64_t row_stride) const {
+  if (!ctx.dump) return;
+  const auto matches = [&](const std::string& pattern) { return fnmatch(pattern.c_str(), stage.c_str(), 0) == 0; };
+  if (std::none_of(ctx.dump_patterns.begin(), ctx.dump_patterns.end(), matches)) return;
+  dlab_dump dump{};
+  dump.struct_size = sizeof dump;
+  dump.stage = stage.c_str();
+  dump.row0 = row0;
+  dlab_tensor& t = dump.tensor;
+  t.data = const_cast<void*>(data);
+  t.dtype = dtype;
+  t.ndim = static_cast<int32_t>(shape.size());
+  int64_t stride = 4;  // both f32 and i32
+  for (size_t i = shape.size(); i-- > 0;) {
+    t.shape[i] = shape[i];
+    t.stride_bytes[i] = i == 0 && row_stride ? row_stride : stride;
+    stride *= shape[i];
+  }
+  if (ctx.dump(ctx.dump_user, &dump)) fail(DLAB_E_STATE, "the dump callback stopped at %s", stage.c_str());
+}
+
+Values dlab_drafter::project(const std::string& stage, Rows x, const Weight& w, const Values& bias, int64_t heads, int64_t row0) {
+  Values y = values(x.rows, w.rows);
+  ops::linear(ctx, x, w, or_null(bias), rows_of(y, x.rows));
+  if (heads) emit(stage, y.data(), row0, {x.rows, heads, w.rows / heads});
+  else emit(stage, y.data(), row0, {x.rows, w.rows});
+  return y;
+}
+
+Values dlab_drafter::normalise(const std::string& stage, const Values& x, int64_t rows, const Values& w, int64_t heads, int64_t row0) {
+  Values y(x.size());
+  const int64_t vectors = rows * std::max<int64_t>(heads, 1);
+  ops::rms_norm(ctx, rows_of(x, vectors), w.data(), static_cast<int64_t>(w.size()), config.eps, 0.0, 1, rows_of(y, vectors));
+  if (heads) emit(stage, y.data(), row0, {rows, heads, config.head_dim});
+  else emit(stage, y.data(), row0, {rows, config.hidden});
+  return y;
+}
+
+Values dlab_drafter::rotate(const std::string& stage, const Values& x, int64_t rows, const Values& table, int64_t heads, int64_t row0) {
+  Values y(x.size());
+  ops::rope(ctx, rows_of(x, rows), table, heads, config.rope_dim, config.rope_style == "interleaved", rows_of(y, rows));
+  emit(stage, y.data(), row0, {rows, heads, config.head_dim});
+  return y;
+}
+
+Values dlab_drafter::rope_table(const std::vector<int64_t>& pos) const {
+  return ops::rope_table(pos.data(), static_cast<int64_t>(pos.size()), inv_freq.data(), config.rope_dim / 2, 1.0);
+}
+
+void dlab_drafter::require_held(int64_t kept) const {
+  if (kept > length) fail(DLAB_E_STATE, "row %lld is beyond the %lld committed rows", static_cast<long long>(kept), static_cast<long long>(length));
+  if (kept > config.sink && kept < dropped)
+    fail(DLAB_E_STATE, "cannot go back to %lld rows: rows %lld..%lld were evicted", static_cast<long long>(kept),
+         static_cast<long long>(config.sink), static_cast<long long>(dropped - 1));
+}
+
+void dlab_drafter::truncate(int64_t kept) {
+  require_held(kept);
+  while (!positions.empty() && positions.back() >= kept) positions.pop_back();
+  for (Cache& cache : caches) {
+    cache.k.resize(positions.size() * static_cast<size_t>(config.cell_width()));
+    cache.v.resize(cache.k.size());
+  }
+  length = kept;
+  if (kept <= config.sink) dropped = 0;
+}
+
+void dlab_drafter::append(Rows taps, int64_t pos0) {
+  require_held(pos0);
+  const int64_t rows = taps.rows;
+  std::vector<Cache> fresh(rows ? caches.size() : 0);
+  if (rows) {
+    emit("draft.taps", taps.data, pos0, {rows, taps.width}, DLAB_F32, taps.stride * 4);
+    const Values features = project("draft.fc", taps, weights.fc, {}, 0, pos0);
+    const Values encoded = normalise("draft.ctx", features, rows, weights.hidden_norm, 0, pos0);
+    const Values table = rope_table(consecutive(pos0, rows));
+    for (size_t l = 0; l < fresh.size(); ++l) {
+      const LayerWeights& w = weights.layers[l];
+      const std::string path = "draft.L" + std::to_string(l) + ".ctx.";
+      const Values k = project(path + "k_raw", rows_of(encoded, rows), w.k, w.k_bias, config.kv_heads, pos0);
+      fresh[l].v = project(path + "v", rows_of(encoded, rows), w.v, w.v_bias, config.kv_heads, pos0);
+      const Values normed = normalise(path + "k_norm", k, rows, w.k_norm, config.kv_heads, pos0);
+      fresh[l].k = rotate(path + "k_rope", normed, rows, table, config.kv_heads, pos0);
+    }
+  }
+  // Reserve first: from here on nothing fails, so the context changes as a whole or not at all.
+  const std::vector<int64_t> added = consecutive(pos0, rows);
+  positions.reserve(positions.size() + added.size());
+  for (size_t l = 0; l < fresh.size(); ++l) {
+    caches[l].k.reserve(caches[l].k.size() + fresh[l].k.size());
+    caches[l].v.reserve(caches[l].v.size() + fresh[l].v.size());
+  }
+  truncate(pos0);
+  positions.insert(positions.end(), added.begin(), added.end());
+  for (size_t l = 0; l < fresh.size(); ++l) {
+    caches[l].k.insert(caches[l].k.end(), fresh[l].k.begin(), fresh[l].k.end());
+    caches[l].v.insert(caches[l].v.end(), fresh[l].v.begin(), fresh[l].v.end());
+  }
+  length = pos0 + rows;
+}
+
+Values dlab_drafter::attend(int64_t index, const Block& block, const Values& q, const Values& k, const Values& v) {
+  const std::string path = "draft.L" + std::to_string(index) + ".";
+  const Cache& cache = caches[static_cast<size_t>(index)];
+  const int64_t held = static_cast<int64_t>(positions.size()), cells = held + block.rows;
+  const auto join = [](const Values& context, const Values& own) {
+    Values all;
+    all.reserve(context.size() + own.size());
+    all.insert(all.end(), context.begin(), context.end());
+    all.insert(all.end(), own.begin(), own.end());
+    return all;
+  };
+  const Values keys = join(cache.k, k), vals = join(cache.v, v);
+  emit(path + "k_cells", keys.data(), 0, {cells, config.kv_heads, config.head_dim});
+  emit(path + "v_cells", vals.data(), 0, {cells, config.kv_heads, config.head_dim});
+  std::vector<uint8_t> visible(static_cast<size_t>(block.rows * cells));
+  for (int64_t r = 0; r < block.rows; ++r)
+    for (int64_t c = 0; c < cells; ++c) {
+      const int64_t at = c < held ? positions[static_cast<size_t>(c)] : block.pos[static_cast<size_t>(c - held)];
+      visible[static_cast<size_t>(r * cells + c)] = config.sees(index, block.pos[static_cast<size_t>(r)], at, block.pos[0], c < held);
+    }
+  const auto cells_of = [&](const Values& x) {
+    return ops::Cells{reinterpret_cast<const uint8_t*>(x.data()), DLAB_F32, cells, config.kv_heads, config.head_dim, config.cell_width() * 4};
+  };
+  Values out(q.size());
+  ops::attention(ctx, rows_of(q, block.rows), config.heads, cells_of(keys), cells_of(vals), visible.data(), config.attn_scale, nullptr,
+                 rows_of(out, block.rows));
+  emit(path + "attn", out.data(), 0, {block.rows, config.heads, config.head_dim});
+  return out;
+}
+
+Values dlab_drafter::residual(const std::string& stage, const Values& x, const Values& y, int64_t rows) {
+  Values sum(x.size());
+  ops::add(ctx, rows_of(x, rows), rows_of(y, rows), rows_of(sum, rows));
+  emit(stage, sum.data(), 0, {rows, config.hidden});
+  return sum;
+}
+
+void dlab_drafter::layer(int64_t index, Block& block) {
+  const LayerWeights& w = weights.layers[static_cast<size_t>(index)];
+  const std::string path = "draft.L" + std::to_string(index) + ".";
+  const int64_t rows = block.rows;
+  const Values xn = normalise(path + "xn", block.hidden, rows, w.input_norm, 0, 0);
+  const Values q_raw = project(path + "q_raw", rows_of(xn, rows), w.q, w.q_bias, config.heads, 0);
+  const Values k_raw = project(path + "k_raw", rows_of(xn, rows), w.k, w.k_bias, config.kv_heads, 0);
+  const Values v = project(path + "v", rows_of(xn, rows), w.v, w.v_bias, config.kv_heads, 0);
+  const Values q_norm = normalise(path + "q_norm", q_raw, rows, w.q_norm, config.heads, 0);
+  const Values k_norm = normalise(path + "k_norm", k_raw, rows, w.k_norm, config.kv_heads, 0);
+  const Values q = rotate(path + "q_rope", q_norm, rows, block.table, config.heads, 0);
+  const Values k = rotate(path + "k_rope", k_norm, rows, block.table, config.kv_heads, 0);
+  const Values attended = attend(index, block, q, k, v);
+  const Values o = project(path + "o", rows_of(attended, rows), w.o, w.o_bias, 0, 0);
+  const Values middle = residual(path + "h_attn", block.hidden, o, rows);
+  const Values xn_mlp = normalise(path + "xn_mlp", middle, rows, w.post_norm, 0, 0);
+  const Values gate = project(path + "mlp_gate", rows_of(xn_mlp, rows), w.gate, {}, 0, 0);
+  const Values up = project(path + "mlp_up", rows_of(xn_mlp, rows), w.up, {}, 0, 0);
+  Values act(gate.size());
+  ops::swiglu(ctx, rows_of(gate, rows), rows_of(up, rows), false, rows_of(act, rows));
+  emit(path + "mlp_act", act.data(), 0, {rows, config.intermediate});
+  const Values down = project(path + "mlp_down", rows_of(act, rows), w.down, {}, 0, 0);
+  block.hidden = residual(path + "h_mlp", middle, down, rows);
+}
+
+dlab_drafter::Outcome dlab_drafter::propose(const int32_t* block_ids, int64_t rows, int64_t pos) {
+  Block block{rows, consecutive(pos, rows), {}, values(rows, config.hidden)};
+  block.table = rope_table(block.pos);
+  ops::gather(ctx, weights.embedding, block_ids, config.embed_scale, rows_of(block.hidden, rows));
+  emit("draft.embed", block.hidden.data(), 0, {rows, config.hidden});
+  for (int64_t l = 0; l < config.layers; ++l) layer(l, block);
+  const Values final_norm = normalise("draft.final_norm", block.hidden, rows, weights.norm, 0, 0);
+  Outcome outcome;
+  outcome.logits = values(rows, config.vocab);
+  {
+    Values raw = values(rows, config.vocab);
+    ops::linear(ctx, rows_of(final_norm, rows), weights.head, nullptr, rows_of(raw, rows));
+    ops::softcap(ctx, rows_of(raw, rows), config.output_multiplier, config.softcap, rows_of(outcome.logits, rows));
+  }
+  emit("draft.logits", outcome.logits.data(), 0, {rows, config.vocab});
+  std::vector<int32_t> pairs(static_cast<size_t>(2 * rows));
+  outcome.top2 = values(rows, 2);
+  ops::top2(ctx, rows_of(outcome.logits, rows), pairs.data(), outcome.top2.data());
+  for (int64_t r = 0; r < rows; ++r) outcome.ids.push_back(pairs[static_cast<size_t>(2 * r)]);
+  emit("draft.pick", outcome.ids.data(), 0, {rows}, DLAB_I32);
+  evict();
+  return outcome;
+}
+
+// SINK_RING: of more than sink + window committed rows, the first sink and the last window stay.
+void dlab_drafter::evict() {
+  if (!config.evicts() || length <= config.sink + config.window) return;
+  const auto first = std::lower_bound(positions.begin(), positions.end(), config.sink);
+  const auto last = std::lower_bound(first, positions.end(), length - config.window);
+  const auto width = static_cast<std::ptrdiff_t>(config.cell_width());
+  for (Cache& cache : caches)
+    for (Values* cells : {&cache.k, &cache.v})
+      cells->erase(cells->begin() + (first - positions.begin()) * width, cells->begin() + (last - positions.begin()) * width);
+  positions.erase(first, last);
+  dropped = length - config.window;
+}

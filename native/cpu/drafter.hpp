@@ -1,0 +1,75 @@
+// The fused drafter: one DFlash forward over cached context cells, built from the same `ops` as the single operations.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "config.hpp"
+#include "context.hpp"
+
+namespace dlab {
+
+struct LayerWeights {
+  std::vector<float> input_norm, post_norm, q_norm, k_norm, q_bias, k_bias, v_bias, o_bias;  // biases: empty for none
+  Weight q, k, v, o, gate, up, down;
+};
+
+struct DrafterWeights {
+  Weight fc, embedding, head;
+  std::vector<float> hidden_norm, norm;
+  std::vector<LayerWeights> layers;
+  std::vector<std::unique_ptr<uint8_t[]>> owned;  // copies of matrices that are not borrowed
+
+  // Every tensor that the configuration needs and no other; throws Error naming the tensor.
+  static DrafterWeights take(dlab_ctx& ctx, const Config& config, const dlab_named_tensor* weights, int32_t n, bool borrow);
+};
+
+// Keys and values of the context rows of one layer, [rows][kv_heads * head_dim].
+struct Cache {
+  std::vector<float> k, v;
+};
+
+}  // namespace dlab
+
+struct dlab_drafter {
+  struct Outcome {
+    std::vector<int32_t> ids;          // [rows]
+    std::vector<float> top2, logits;   // [rows][2], [rows][vocab]
+  };
+
+  dlab_drafter(dlab_ctx& context, dlab::Config configuration, dlab::DrafterWeights parameters);
+
+  // Both change the context as a whole or, when they throw, not at all.
+  void append(dlab::Rows taps, int64_t pos0);
+  void truncate(int64_t kept);
+  Outcome propose(const int32_t* block_ids, int64_t rows, int64_t pos);
+
+  dlab_ctx& ctx;
+  const dlab::Config config;
+  std::vector<int64_t> positions;  // of the rows held, ascending
+  std::vector<dlab::Cache> caches;
+
+ private:
+  using Values = std::vector<float>;
+  struct Block;
+
+  void require_held(int64_t kept) const;
+  void layer(int64_t index, Block& block);
+  Values attend(int64_t index, const Block& block, const Values& q, const Values& k, const Values& v);
+  void evict();
+
+  // One operation each, recorded under its stage path; heads = 0: the stage has no head axis.
+  Values project(const std::string& stage, dlab::Rows x, const dlab::Weight& w, const Values& bias, int64_t heads, int64_t row0);
+  Values normalise(const std::string& stage, const Values& x, int64_t rows, const Values& w, int64_t heads, int64_t row0);
+  Values rotate(const std::string& stage, const Values& x, int64_t rows, const Values& table, int64_t heads, int64_t row0);
+  Values residual(const std::string& stage, const Values& x, const Values& y, int64_t rows);
+  Values rope_table(const std::vector<int64_t>& pos) const;
+  void emit(const std::string& stage, const void* data, int64_t row0, std::vector<int64_t> shape, int32_t dtype = DLAB_F32,
+            int64_t row_stride = 0) const;
+
+  const dlab::DrafterWeights weights;
+  std::vector<double> inv_freq;
+  int64_t length = 0;   // rows committed
+  int64_t dropped = 0;  // rows sink .. dropped-1 were evicted
+};

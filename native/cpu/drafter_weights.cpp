@@ -1,0 +1,105 @@
+#include <cstring>
+#include <map>
+
+#include "checks.hpp"
+#include "drafter.hpp"
+#include "formats.hpp"
+
+namespace dlab {
+
+namespace {
+
+// The named tensors of a call; each may be taken once.
+class Bag {
+ public:
+  Bag(dlab_ctx& ctx, const dlab_named_tensor* weights, int32_t n) : ctx_(ctx) {
+    if (n < 0) fail(DLAB_E_ARG, "n is %d", n);
+    if (n) require_pointer(weights, "weights");
+    for (int32_t i = 0; i < n; ++i) {
+      if (!weights[i].name) fail(DLAB_E_ARG, "weights[%d] has no name", i);
+      if (!tensors_.emplace(weights[i].name, &weights[i].tensor).second) fail(DLAB_E_ARG, "weight '%s' is given twice", weights[i].name);
+    }
+  }
+
+  bool has(const std::string& name) const { return tensors_.count(name) > 0; }
+
+  std::vector<float> vector(const std::string& name, int64_t length) { return weight_vector(ctx_, take(name), name.c_str(), length); }
+
+  std::vector<float> optional(const std::string& name, int64_t length) {
+    return has(name) ? vector(name, length) : std::vector<float>{};
+  }
+
+  Weight matrix(const std::string& name, int64_t rows, int64_t width) {
+    const dlab_tensor* tensor = take(name);
+    const Weight weight = stored_weight(tensor, name.c_str(), 2);
+    require_shape(tensor, name.c_str(), {rows, width});
+    return weight;
+  }
+
+  void finish() const {
+    if (!tensors_.empty()) fail(DLAB_E_ARG, "weight '%s' has no place in this configuration", tensors_.begin()->first.c_str());
+  }
+
+ private:
+  const dlab_tensor* take(const std::string& name) {
+    const auto found = tensors_.find(name);
+    if (found == tensors_.end()) fail(DLAB_E_ARG, "weight '%s' is missing", name.c_str());
+    const dlab_tensor* tensor = found->second;
+    tensors_.erase(found);
+    return tensor;
+  }
+
+  dlab_ctx& ctx_;
+  std::map<std::string, const dlab_tensor*> tensors_;
+};
+
+// Makes the weight a dense copy of itself.
+void own(Weight& weight, std::vector<std::unique_ptr<uint8_t[]>>& owned) {
+  const Format& format = *weight_format(weight.dtype);
+  const int64_t dense = weight.width / format.block * format.bytes;
+  std::unique_ptr<uint8_t[]> copy(new uint8_t[static_cast<size_t>(weight.rows * dense)]);
+  for (int64_t r = 0; r < weight.rows; ++r) memcpy(copy.get() + r * dense, weight.row(r), static_cast<size_t>(dense));
+  weight.data = copy.get();
+  weight.row_bytes = dense;
+  owned.push_back(std::move(copy));
+}
+
+}  // namespace
+
+DrafterWeights DrafterWeights::take(dlab_ctx& ctx, const Config& c, const dlab_named_tensor* weights, int32_t n, bool borrow) {
+  Bag bag(ctx, weights, n);
+  DrafterWeights w;
+  w.fc = bag.matrix("fc", c.hidden, c.feature_width());
+  w.embedding = bag.matrix("embedding", c.vocab, c.hidden);
+  w.head = bag.matrix("head", c.vocab, c.hidden);
+  w.hidden_norm = bag.vector("hidden_norm", c.hidden);
+  w.norm = bag.vector("norm", c.hidden);
+  for (int64_t l = 0; l < c.layers; ++l) {
+    const std::string p = "layers." + std::to_string(l) + ".";
+    LayerWeights layer;
+    layer.input_norm = bag.vector(p + "input_norm", c.hidden);
+    layer.post_norm = bag.vector(p + "post_norm", c.hidden);
+    layer.q_norm = bag.vector(p + "q_norm", c.head_dim);
+    layer.k_norm = bag.vector(p + "k_norm", c.head_dim);
+    layer.q = bag.matrix(p + "q", c.query_width(), c.hidden);
+    layer.k = bag.matrix(p + "k", c.cell_width(), c.hidden);
+    layer.v = bag.matrix(p + "v", c.cell_width(), c.hidden);
+    layer.o = bag.matrix(p + "o", c.hidden, c.query_width());
+    layer.gate = bag.matrix(p + "gate", c.intermediate, c.hidden);
+    layer.up = bag.matrix(p + "up", c.intermediate, c.hidden);
+    layer.down = bag.matrix(p + "down", c.hidden, c.intermediate);
+    layer.q_bias = bag.optional(p + "q_bias", c.query_width());
+    layer.k_bias = bag.optional(p + "k_bias", c.cell_width());
+    layer.v_bias = bag.optional(p + "v_bias", c.cell_width());
+    layer.o_bias = bag.optional(p + "o_bias", c.hidden);
+    w.layers.push_back(std::move(layer));
+  }
+  bag.finish();
+  if (borrow) return w;
+  for (Weight* matrix : {&w.fc, &w.embedding, &w.head}) own(*matrix, w.owned);
+  for (LayerWeights& layer : w.layers)
+    for (Weight* matrix : {&layer.q, &layer.k, &layer.v, &layer.o, &layer.gate, &layer.up, &layer.down}) own(*matrix, w.owned);
+  return w;
+}
+
+}  // namespace dlab

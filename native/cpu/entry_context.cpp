@@ -1,0 +1,156 @@
+// Entry points of the handshake, contexts and device memory.
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <thread>
+
+#include "checks.hpp"
+
+#ifndef DLAB_SOURCE_HASH
+#define DLAB_SOURCE_HASH ""
+#endif
+
+namespace dlab {
+namespace {
+
+constexpr int64_t kMaxThreads = 256;
+
+struct Field {
+  const char* type;
+  const char* field;
+  size_t size, offset;
+};
+
+#define DLAB_FIELD(type, field) {#type, #field, sizeof(type), offsetof(type, field)}
+constexpr Field kLayout[] = {
+    DLAB_FIELD(dlab_tensor, data),          DLAB_FIELD(dlab_tensor, shape),       DLAB_FIELD(dlab_tensor, stride_bytes),
+    DLAB_FIELD(dlab_tensor, dtype),         DLAB_FIELD(dlab_tensor, ndim),        DLAB_FIELD(dlab_tensor, place),
+    DLAB_FIELD(dlab_tensor, reserved),      DLAB_FIELD(dlab_named_tensor, name),  DLAB_FIELD(dlab_named_tensor, tensor),
+    DLAB_FIELD(dlab_dump, struct_size),     DLAB_FIELD(dlab_dump, reserved),      DLAB_FIELD(dlab_dump, stage),
+    DLAB_FIELD(dlab_dump, row0),            DLAB_FIELD(dlab_dump, tensor),        DLAB_FIELD(dlab_info, struct_size),
+    DLAB_FIELD(dlab_info, abi_major),       DLAB_FIELD(dlab_info, abi_minor),     DLAB_FIELD(dlab_info, flags),
+    DLAB_FIELD(dlab_info, name),            DLAB_FIELD(dlab_info, version),       DLAB_FIELD(dlab_info, arithmetic),
+    DLAB_FIELD(dlab_info, source_hash),
+};
+#undef DLAB_FIELD
+
+const char* arithmetic() {
+  static const std::string text = [] {
+    const Kernels& kernels = choose_kernels();
+    return std::string("activations=f32,accumulate=f32,order=blocked:") + std::to_string(kChunk) + ",fma=" +
+           (kernels.fused_multiply_add ? "1" : "0") + ",norm_sum=f64,softmax_sum=f64,rope_angle=f64,rope_table=f32,cells=f32,isa=" + kernels.isa;
+  }();
+  return text.c_str();
+}
+
+int open_threads(const char* options) {
+  int64_t threads = 0;
+  for (const auto& [key, value] : parse_lines(options, "options")) {
+    if (key != "threads") fail(DLAB_E_ARG, "option '%s' is unknown; known: threads", key.c_str());
+    threads = parse_integer(key, value, 0, kMaxThreads);
+  }
+  if (threads == 0) threads = std::max<int64_t>(1, std::min<int64_t>(kMaxThreads, std::thread::hardware_concurrency()));
+  return static_cast<int>(threads);
+}
+
+std::vector<std::string> split_patterns(const char* text) {
+  std::vector<std::string> patterns;
+  for (const char* p = text; p && *p;) {
+    const size_t length = strcspn(p, ",");
+    if (length) patterns.emplace_back(p, length);
+    p += length + (p[length] == ',');
+  }
+  return patterns;
+}
+
+}  // namespace
+}  // namespace dlab
+
+using namespace dlab;
+
+extern "C" {
+
+int32_t dlab_get_info(dlab_info* out) {
+  if (!out || out->struct_size < offsetof(dlab_info, name)) return set_error(DLAB_E_ARG, "get_info: out is NULL or struct_size is too small");
+  try {
+    const dlab_info info = {out->struct_size, DLAB_ABI_MAJOR, DLAB_ABI_MINOR, DLAB_CAP_OPS | DLAB_CAP_FUSED | DLAB_CAP_DUMPS,
+                            "dlab-cpu", "1.0", arithmetic(), DLAB_SOURCE_HASH};
+    memcpy(out, &info, std::min<size_t>(out->struct_size, sizeof info));
+    return DLAB_OK;
+  } catch (...) {
+    return set_error(DLAB_E_NOMEM, "get_info: out of memory");
+  }
+}
+
+int32_t dlab_layout(const char* type_name, const char* field, int64_t* size, int64_t* offset) {
+  if (!type_name || !field || !size || !offset) return set_error(DLAB_E_ARG, "layout: an argument is NULL");
+  for (const Field& known : kLayout)
+    if (!strcmp(known.type, type_name) && !strcmp(known.field, field)) {
+      *size = static_cast<int64_t>(known.size);
+      *offset = static_cast<int64_t>(known.offset);
+      return DLAB_OK;
+    }
+  return set_error(DLAB_E_ARG, "layout: no such type or field");
+}
+
+int32_t dlab_open(const char* options, dlab_ctx** out) {
+  if (!out) return set_error(DLAB_E_ARG, "open: out is NULL");
+  try {
+    *out = new dlab_ctx(open_threads(options));
+    return DLAB_OK;
+  } catch (const Error& error) {
+    return set_error(error.status, ("open: " + error.text).c_str());
+  } catch (const std::bad_alloc&) {
+    return set_error(DLAB_E_NOMEM, "open: out of memory");
+  } catch (const std::exception& error) {  // a thread that could not be started
+    return set_error(DLAB_E_INTERNAL, error.what());
+  } catch (...) {
+    return set_error(DLAB_E_INTERNAL, "open: unknown failure");
+  }
+}
+
+void dlab_close(dlab_ctx* ctx) { delete ctx; }
+
+const char* dlab_last_error(dlab_ctx*) { return last_error(); }
+
+int32_t dlab_set_dump(dlab_ctx* ctx, dlab_dump_fn fn, void* user, const char* patterns) {
+  return guarded(ctx, "set_dump", [&] {
+    std::vector<std::string> list = split_patterns(patterns);
+    if (fn && list.empty()) fail(DLAB_E_ARG, "no stage pattern; \"*\" means all stages");
+    ctx->dump_patterns = std::move(list);
+    ctx->dump = fn;
+    ctx->dump_user = user;
+  });
+}
+
+int32_t dlab_upload(dlab_ctx* ctx, const dlab_tensor* host, dlab_tensor* device) {
+  return guarded(ctx, "upload", [&] {
+    require_pointer(device, "device");
+    require_pointer(host, "host");
+    if (host->place != DLAB_HOST) fail(DLAB_E_ARG, "host is already a device tensor");
+    require_any(host, "host");
+    *device = *host;
+    device->place = DLAB_DEVICE;
+  });
+}
+
+int32_t dlab_download(dlab_ctx* ctx, const dlab_tensor* device, dlab_tensor* host) {
+  return guarded(ctx, "download", [&] {
+    require_any(device, "device");
+    require_any(host, "host");
+    if (device->place != DLAB_DEVICE) fail(DLAB_E_ARG, "device was not made by dlab_upload");
+    if (device->dtype != host->dtype || device->ndim != host->ndim || memcmp(device->shape, host->shape, sizeof(int64_t) * static_cast<size_t>(host->ndim)))
+      fail(DLAB_E_SHAPE, "host is %s, expected %s", describe(*host).c_str(), describe(*device).c_str());
+    copy_rows(*device, *host);
+  });
+}
+
+int32_t dlab_release(dlab_ctx* ctx, dlab_tensor* device) {
+  return guarded(ctx, "release", [&] {
+    require_pointer(device, "device");
+    if (device->place != DLAB_DEVICE) fail(DLAB_E_ARG, "device was not made by dlab_upload");
+    *device = dlab_tensor{};
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,110 @@
+// Entry points of the fused drafter.
+#include <cstring>
+
+#include "checks.hpp"
+#include "drafter.hpp"
+
+using namespace dlab;
+
+namespace {
+
+// The guard of a drafter's context; a NULL drafter has none.
+template <class Body>
+int32_t on_drafter(dlab_drafter* d, const char* op, Body&& body) noexcept {
+  if (!d) return set_error(DLAB_E_ARG, "the drafter is NULL");
+  return guarded(&d->ctx, op, body);
+}
+
+void copy_cells(const dlab_drafter& d, const std::vector<float>& cells, const dlab_tensor* t, const char* name) {
+  const Rows out = f32_rows(t, name, 3);
+  const size_t bytes = static_cast<size_t>(d.config.cell_width()) * sizeof(float);
+  for (size_t r = 0; r < d.positions.size(); ++r) memcpy(out.row(static_cast<int64_t>(r)), cells.data() + r * bytes / sizeof(float), bytes);
+}
+
+}  // namespace
+
+extern "C" {
+
+int32_t dlab_drafter_create(dlab_ctx* ctx, const char* config, const dlab_named_tensor* weights, int32_t n, uint32_t flags, dlab_drafter** out) {
+  return guarded(ctx, "drafter_create", [&] {
+    require_pointer(out, "out");
+    if (flags & ~static_cast<uint32_t>(DLAB_BORROW)) fail(DLAB_E_ARG, "flags 0x%x are unknown", flags);
+    Config parsed = Config::parse(config);
+    DrafterWeights taken = DrafterWeights::take(*ctx, parsed, weights, n, flags & DLAB_BORROW);
+    *out = new dlab_drafter(*ctx, std::move(parsed), std::move(taken));
+  });
+}
+
+int32_t dlab_drafter_describe(dlab_drafter* d, char* buf, size_t cap, size_t* need) {
+  return on_drafter(d, "drafter_describe", [&] {
+    require_pointer(need, "need");
+    const std::string text = d->config.text();
+    if (buf && cap < text.size() + 1) fail(DLAB_E_ARG, "cap is %zu bytes, expected %zu", cap, text.size() + 1);
+    *need = text.size() + 1;
+    if (buf) memcpy(buf, text.c_str(), text.size() + 1);
+  });
+}
+
+int32_t dlab_drafter_append(dlab_drafter* d, const dlab_tensor* taps, int64_t pos0) {
+  return on_drafter(d, "drafter_append", [&] {
+    const Rows rows = f32_rows(taps, "taps", 2);
+    require_shape(taps, "taps", {-1, d->config.feature_width()});
+    if (pos0 < 0 || pos0 + rows.rows > kMaxPosition) fail(DLAB_E_ARG, "pos0 is %lld, expected 0..2^31", static_cast<long long>(pos0));
+    d->append(rows, pos0);
+  });
+}
+
+int32_t dlab_drafter_propose(dlab_drafter* d, const int32_t* block_ids, int32_t rows, int64_t pos, int32_t* ids, float* top2,
+                             dlab_tensor* logits) {
+  return on_drafter(d, "drafter_propose", [&] {
+    if (rows < 1 || rows > d->config.block_size)
+      fail(DLAB_E_ARG, "rows is %d, expected 1..%lld (block_size)", rows, static_cast<long long>(d->config.block_size));
+    if (pos < 0 || pos + rows > kMaxPosition) fail(DLAB_E_ARG, "pos is %lld, expected 0..2^31", static_cast<long long>(pos));
+    require_ids(block_ids, rows, d->config.vocab, "block_ids");
+    require_pointer(ids, "ids");
+    Rows out;
+    if (logits) {
+      out = f32_rows(logits, "logits", 2);
+      require_shape(logits, "logits", {rows, d->config.vocab});
+    }
+    const dlab_drafter::Outcome outcome = d->propose(block_ids, rows, pos);
+    memcpy(ids, outcome.ids.data(), outcome.ids.size() * sizeof(int32_t));
+    if (top2) memcpy(top2, outcome.top2.data(), outcome.top2.size() * sizeof(float));
+    for (int64_t r = 0; logits && r < rows; ++r)
+      memcpy(out.row(r), outcome.logits.data() + r * out.width, static_cast<size_t>(out.width) * sizeof(float));
+  });
+}
+
+int32_t dlab_drafter_truncate(dlab_drafter* d, int64_t length) {
+  return on_drafter(d, "drafter_truncate", [&] {
+    if (length < 0) fail(DLAB_E_ARG, "length is %lld", static_cast<long long>(length));
+    d->truncate(length);
+  });
+}
+
+int32_t dlab_drafter_context(dlab_drafter* d, int32_t layer, dlab_tensor* k, dlab_tensor* v, int64_t* positions, int64_t* n) {
+  return on_drafter(d, "drafter_context", [&] {
+    require_pointer(n, "n");
+    if (layer < 0 || layer >= d->config.layers)
+      fail(DLAB_E_ARG, "layer is %d, expected 0..%lld", layer, static_cast<long long>(d->config.layers - 1));
+    const int64_t held = static_cast<int64_t>(d->positions.size());
+    if (k || v || positions) {
+      require_pointer(positions, "positions");
+      for (const auto& [tensor, name] : {std::pair<dlab_tensor*, const char*>{k, "k"}, {v, "v"}}) {
+        require_tensor(tensor, name, 3, {DLAB_F32});
+        if (*n < held || tensor->shape[0] < held)
+          fail(DLAB_E_SHAPE, "%s has room for %lld rows, expected %lld", name, static_cast<long long>(std::min(*n, tensor->shape[0])), static_cast<long long>(held));
+        require_shape(tensor, name, {-1, d->config.kv_heads, d->config.head_dim});
+      }
+      const dlab::Cache& cache = d->caches[static_cast<size_t>(layer)];
+      copy_cells(*d, cache.k, k, "k");
+      copy_cells(*d, cache.v, v, "v");
+      if (held) memcpy(positions, d->positions.data(), static_cast<size_t>(held) * sizeof(int64_t));
+    }
+    *n = held;
+  });
+}
+
+void dlab_drafter_destroy(dlab_drafter* d) { delete d; }
+
+}  // extern "C"

@@ -1,0 +1,89 @@
+// The arithmetic of the CPU backend, as a table of functions compiled once per instruction set.
+//
+// Everything in the table works on data that has been validated, in memory that the caller owns; it neither allocates nor throws.
+#pragma once
+
+#include <cstdint>
+
+namespace dlab {
+
+constexpr int64_t kChunk = 256;     // products summed in sequence before their sum joins the running total
+constexpr int64_t kGroup = 16;      // activation rows that share one decoded weight in registers
+constexpr int64_t kPassGroups = 4;  // groups that share one decoded weight in the cache
+
+// A matrix of stored weights; rows = output features.
+struct Weight {
+  const uint8_t* data = nullptr;
+  int32_t dtype = 0;
+  int64_t rows = 0;
+  int64_t width = 0;
+  int64_t row_bytes = 0;
+
+  const uint8_t* row(int64_t r) const { return data + r * row_bytes; }
+};
+
+// Rows of f32 values; stride in values.
+struct Rows {
+  float* data = nullptr;
+  int64_t rows = 0;
+  int64_t width = 0;
+  int64_t stride = 0;
+
+  float* row(int64_t r) const { return data + r * stride; }
+};
+
+// One tile of a product: weight rows first .. first+count-1 against up to kPassGroups groups of packed activation rows.
+struct ProductTile {
+  const Weight* weight;
+  int64_t first, count;
+  const float* packed;  // [group][k][lanes]
+  int64_t lanes;        // 8 or 16
+  const float* bias;    // [weight rows] or nullptr
+  Rows out;             // the activation rows of this pass
+};
+
+// Attention of up to kGroup query vectors that read the same key/value head.
+struct AttentionItem {
+  const Weight* keys;             // the cells of this head: rows = cells, width = head_dim
+  const Weight* values;
+  int64_t count;                  // query vectors
+  const float* queries[kGroup];   // each [head_dim]
+  float* outputs[kGroup];
+  const uint8_t* visible[kGroup]; // each [cells], or nullptr for all
+  const float* sinks[kGroup];     // each one logit, or nullptr
+  float scale;
+  float* scratch;                 // attention_scratch(cells, head_dim) values
+};
+
+struct Kernels {
+  const char* isa;
+  bool fused_multiply_add;
+  // n values of a row from its start; n is a multiple of the format's block.
+  void (*decode)(int32_t dtype, const uint8_t* src, float* dst, int64_t n);
+  int64_t (*tile_rows)(int64_t lanes);
+  void (*product)(const ProductTile& tile);
+  void (*attention)(const AttentionItem& item);
+  // w [width] or nullptr.
+  void (*rms_norm)(const float* x, const float* w, float offset, double eps, int64_t width, float* y);
+  // table: cos, sin per pair.
+  void (*rope)(const float* x, const float* table, int64_t rot, int64_t width, bool interleaved, float* y);
+  void (*gate)(const float* x, const float* g, bool one_logit, bool softplus, int64_t n, float* y);
+  void (*swiglu)(const float* gate, const float* up, bool gelu, int64_t n, float* y);
+  void (*add)(const float* a, const float* b, int64_t n, float* y);
+  void (*multiply)(const float* x, float factor, int64_t n, float* y);
+  void (*softmax)(const float* x, float scale, int64_t n, float* y);
+  void (*softcap)(const float* x, float scale, float cap, int64_t n, float* y);
+};
+
+// Packed queries, the scores of kGroup query vectors, and one decoded chunk of values.
+constexpr int64_t attention_scratch(int64_t cells, int64_t head_dim) { return (cells + head_dim) * kGroup + kChunk * head_dim; }
+
+extern const Kernels kBaselineKernels;
+#ifdef DLAB_HAVE_V3
+extern const Kernels kV3Kernels;
+#endif
+
+// The best table for this processor.
+const Kernels& choose_kernels();
+
+}  // namespace dlab

@@ -1,0 +1,36 @@
+// The operations on validated data, spread over the context's threads. Shared by the entry points and the fused drafter, so both give
+// the same bits.
+#pragma once
+
+#include <vector>
+
+#include "context.hpp"
+
+namespace dlab::ops {
+
+// Keys or values: cells of kv_heads*dim stored values, cell_bytes apart.
+struct Cells {
+  const uint8_t* data;
+  int32_t dtype;
+  int64_t cells, kv_heads, dim, cell_bytes;
+};
+
+// cos and sin of pos * inv_freq, angles in double, rounded to f32: [row][pair][2].
+std::vector<float> rope_table(const int64_t* pos, int64_t rows, const double* inv_freq, int64_t pairs, double mscale);
+
+void dequant(dlab_ctx& ctx, const Weight& w, Rows y);
+// w: nullptr, or as many values as a group (shared) or a whole row has.
+void rms_norm(dlab_ctx& ctx, Rows x, const float* w, int64_t w_size, double eps, double offset, int64_t groups, Rows y);
+void linear(dlab_ctx& ctx, Rows x, const Weight& w, const float* bias, Rows y);
+void rope(dlab_ctx& ctx, Rows x, const std::vector<float>& table, int64_t heads, int64_t rot, bool interleaved, Rows y);
+void attention(dlab_ctx& ctx, Rows q, int64_t heads, const Cells& k, const Cells& v, const uint8_t* visible, double scale,
+               const float* sinks, Rows out);
+void gate(dlab_ctx& ctx, Rows x, Rows g, int64_t heads, bool softplus, Rows y);
+void swiglu(dlab_ctx& ctx, Rows gate, Rows up, bool gelu, Rows y);
+void add(dlab_ctx& ctx, Rows a, Rows b, Rows y);
+void gather(dlab_ctx& ctx, const Weight& table, const int32_t* ids, double scale, Rows y);
+void top2(dlab_ctx& ctx, Rows x, int32_t* ids, float* values);
+void softmax(dlab_ctx& ctx, Rows x, double scale, Rows y);
+void softcap(dlab_ctx& ctx, Rows x, double scale, double cap, Rows y);
+
+}  // namespace dlab::ops

@@ -1,0 +1,45 @@
+"""A loaded library: what it says of itself, what it implements, and its contexts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from native.context import Context
+
+OPERATIONS = (
+    *("dequant", "convert", "rms_norm", "linear", "rope", "attention", "gate", "swiglu"),
+    *("add", "gather", "concat", "top2", "softmax", "softcap", "accept"),
+)
+FUSED = tuple(f"drafter_{part}" for part in ("create", "describe", "append", "propose", "truncate", "context", "destroy"))
+
+
+@dataclass(frozen=True)
+class Info:
+    """What a library declares: name, version, ABI (major, minor), capabilities (``ops fused dumps device emulated``), its arithmetic
+    as key and value, the hash of the sources it was built from (may be empty) and the file it was loaded from."""
+
+    name: str
+    version: str
+    abi: tuple[int, int]
+    flags: frozenset[str]
+    arithmetic: dict[str, str]
+    source_hash: str
+    path: Path
+
+
+class Library:
+    """Made by `native.open_library`. ``info`` describes it, ``ops`` names the operations it implements."""
+
+    def __init__(self, handle: Any, info: Info) -> None:
+        self._handle = handle
+        self.info = info
+        self.ops: frozenset[str] = frozenset(op for op in OPERATIONS if hasattr(handle, f"dlab_{op}"))
+
+    def context(self, threads: int = 0) -> Context:
+        """A context with its own threads (0: one per core). `NativeError` when it cannot be opened (no device ...)."""
+        return Context(self._handle, self.ops, self.info.flags, threads)
+
+    def __repr__(self) -> str:
+        return f"<Library {self.info.name} {self.info.version} from {self.info.path}>"

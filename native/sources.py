@@ -1,0 +1,59 @@
+"""The project's own libraries: where they are installed and which sources they must have been built from."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+
+import native
+from native.errors import NativeError
+
+PACKAGE = Path(__file__).parent
+HEADER = PACKAGE / "include" / "dlab.h"
+SUFFIXES = (".cpp", ".hpp", ".cu", ".cuh", ".metal", ".mm", ".py")
+
+FOLDERS: dict[str, tuple[str, ...]] = {
+    "cpu": ("cpu",),
+    "cuda": ("cuda",),
+    "cuda-emu": ("cuda", "emu"),
+    "metal": ("metal",),
+    "metal-emu": ("metal", "emu"),
+}
+"""Source folders of each library, by the name `native.open_library` takes; a library calls itself ``dlab-<name>``."""
+
+
+def source_hash(name: str) -> str:
+    """SHA-256 over the header and the sources of library ``name``, as `native/CMakeLists.txt` computes it at build time.
+
+    The hash of the text ``<path>:<sha256>\\n`` for every file, in byte order of its path below the package.
+    """
+    files = [HEADER]
+    for folder in FOLDERS[name]:
+        files += [f for f in (PACKAGE / folder).glob("*") if f.suffix in SUFFIXES]
+    by_path = {f.relative_to(PACKAGE).as_posix(): f for f in files}
+    lines = [f"{path}:{hashlib.sha256(by_path[path].read_bytes()).hexdigest()}\n" for path in sorted(by_path)]
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+def library_path(name: str) -> Path:
+    """The installed shared library ``name``; `NativeError` says where it was looked for and how to build it."""
+    if name not in FOLDERS:
+        raise NativeError("LOAD", f"library {name!r} is unknown: expected one of {', '.join(FOLDERS)}, or the path of a shared library")
+    file = f"libdlab_{name.replace('-', '_')}{'.dylib' if sys.platform == 'darwin' else '.so'}"
+    looked = list(dict.fromkeys(folder / file for folder in _library_folders()))
+    for path in looked:
+        if path.is_file():
+            return path
+    places = ", ".join(str(p.parent) for p in looked)
+    raise NativeError("LOAD", f"library {name!r} is not built: {file} is not in {places}; build it with `make native`")
+
+
+def _library_folders() -> Iterator[Path]:
+    """In an editable install the compiled library lies in site-packages although the package itself does not."""
+    for key in ("platlib", "purelib"):
+        yield Path(sysconfig.get_path(key)) / "native" / "lib"
+    for folder in native.__path__:
+        yield Path(folder) / "lib"
