@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields, replace
 from fnmatch import fnmatchcase
 
 from oracle import summation
-from oracle.floats import FORMATS, F32, FloatFormat
+from oracle.floats import F32, FORMATS, FloatFormat
 
 ANGLES = ("exact", "f32-pow", "f32-exp2", "f32-product")
 POLICIES = ("f32", "bf16", "f16", "q8_0", "q8_k")

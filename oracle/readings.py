@@ -26,12 +26,18 @@ Params = dict[str, Any]
 
 @dataclass(frozen=True, eq=False)
 class Stage:
-    """One call of a forward: the stage's full path, the operation, its arguments and parameters."""
+    """One call of a forward: the stage's full path, the operation, its arguments and parameters, and the case's step."""
 
     path: str
     op: Operation
     args: tuple[Any, ...]
     params: Params
+    step: int = 0
+
+    @property
+    def key(self) -> tuple[int, str]:
+        """What a dump keys a stage by: (step, path)."""
+        return self.step, self.path
 
 
 class Reading(Protocol):
@@ -111,19 +117,42 @@ def _half(A: Arithmetic, stage: Stage, y: Array) -> Array | float:
 class OwnNoise:
     """Standard deviations of one stage's own error: independent, common to a row, and the half-width of its store."""
 
-    independent: Array | float
-    common: Array | float
-    half: Array | float
+    independent: NDArray[np.float32] | float
+    common: NDArray[np.float32] | float
+    half: NDArray[np.float32] | float
+
+
+def _own_noise(v: Variance, half: Array | float) -> OwnNoise:
+    """The drawing recipe of a stage from its variance split."""
+
+    def single(x: Any) -> Any:
+        return float(x) if np.ndim(x) == 0 else np.asarray(x, np.float32)
+
+    independent = np.sqrt(np.maximum(np.asarray(v.own) - np.asarray(v.common), 0))
+    return OwnNoise(single(independent), single(np.sqrt(v.common)), single(half))
+
+
+class Survey(Noise):
+    """The oracle's own values, with every operation's own error kept in ``own`` for `Sampled` (float32 to halve the memory)."""
+
+    def __init__(self, arithmetic: Arithmetic) -> None:
+        super().__init__(arithmetic)
+        self.own: dict[tuple[int, str], OwnNoise] = {}
+
+    def apply(self, stage: Stage) -> Tensor:
+        _, y, v = self.judged(stage)
+        self.own[stage.key] = _own_noise(v, y.half)
+        return Tensor(y.data, y.axes)
 
 
 class Sampled:
     """Float64 with every operation's own error drawn from its own rule: the spread of healthy runs, *with* correlations.
 
-    ``own`` maps stage to `OwnNoise` (from `own_noise`, computed once and shared by all seeds); a stage it lacks has none.
+    ``own`` maps (step, path) to `OwnNoise` (from `Survey`, computed once and shared by all seeds); a stage it lacks has none.
     """
 
-    def __init__(self, own: Mapping[Any, OwnNoise], seed: int, key: Callable[[str], Any] = lambda path: path) -> None:
-        self.own, self.key = own, key
+    def __init__(self, own: Mapping[tuple[int, str], OwnNoise], seed: int) -> None:
+        self.own = own
         self.rng = np.random.default_rng(seed)
 
     def lift(self, data: Any, axes: Axes) -> Tensor:
@@ -131,7 +160,7 @@ class Sampled:
 
     def apply(self, stage: Stage) -> Tensor:
         y = stage.op.formula(EXACT, *values(stage.args), **stage.params)
-        own = self.own.get(self.key(stage.path))
+        own = None if stage.op.kind == "choice" else self.own.get(stage.key)
         if own is not None:
             y = y + np.asarray(own.independent) * self.rng.standard_normal(y.shape)
             if not is_zero(own.common):
@@ -140,12 +169,6 @@ class Sampled:
             if not is_zero(own.half):
                 y = y + np.asarray(own.half) * self.rng.uniform(-1, 1, y.shape)
         return Tensor(y, stage.op.axes(*stage.args, **stage.params))
-
-
-def own_noise(v: Variance, half: Array | float) -> OwnNoise:
-    """The drawing recipe of a stage from its variance split."""
-    independent = np.sqrt(np.maximum(np.asarray(v.own) - np.asarray(v.common), 0))
-    return OwnNoise(independent, 0.0 if is_zero(v.common) else np.sqrt(v.common), half)
 
 
 class Rounded:

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from oracle.readings import Reading, Stage
 from oracle.ops import OPS
+from oracle.readings import Reading, Stage
 from oracle.tensor import Axes, Tensor
 
 Tape = Callable[[Stage, Tensor, Reading], Tensor]
@@ -30,11 +30,11 @@ class Machine:
     Every operation of `oracle.ops.OPS` is a method taking the stage's name first. ``at(name)`` opens a scope.
     """
 
-    def __init__(self, reading: Reading, tape: Tape = passing, scope: str = "") -> None:
-        self.reading, self.tape, self.scope = reading, tape, scope
+    def __init__(self, reading: Reading, tape: Tape = passing, scope: str = "", step: int = 0) -> None:
+        self.reading, self.tape, self.scope, self.step = reading, tape, scope, step
 
     def at(self, name: str) -> Machine:
-        return Machine(self.reading, self.tape, f"{self.scope}{name}.")
+        return Machine(self.reading, self.tape, f"{self.scope}{name}.", self.step)
 
     def lift(self, data: Any, axes: Axes) -> Tensor:
         return self.reading.lift(data, axes)
@@ -48,7 +48,7 @@ class Machine:
         operation = OPS[name]
 
         def call(stage: str, *args: Any, **params: Any) -> Tensor:
-            made = Stage(self.scope + stage, operation, args, params)
+            made = Stage(self.scope + stage, operation, args, params, self.step)
             return self.tape(made, self.reading.apply(made), self.reading)
 
         return call

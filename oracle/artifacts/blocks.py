@@ -2,7 +2,7 @@
 
 Source: `specs/native-backends.md` section 2. The value of a weight is the f32 that the format defines, held in
 float64: every product of a scale and a multiple is exact in f32 and only the last subtraction (or addition) of
-Q4_K, Q5_K and Q4_1 rounds, once (section 2.3), so decoding is float32 arithmetic, then a widening.
+Q4_K, Q5_K and Q4_1 rounds, once (section 2.3), so decoding is float32 arithmetic, then a widening. f64 is kept whole.
 """
 
 from __future__ import annotations

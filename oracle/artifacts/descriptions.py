@@ -13,7 +13,7 @@ from oracle.artifacts.writers import Typed
 if TYPE_CHECKING:
     from oracle.artifacts.make import Model
 
-DTYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
+DTYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16", "f64": "float64"}
 
 
 def _u32(value: int) -> Typed:

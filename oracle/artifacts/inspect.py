@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from oracle.artifacts import muse, targets
+from oracle.artifacts import muse
 from oracle.artifacts.blocks import FORMATS, decode
 from oracle.artifacts.container import ArtifactError, Container, Identity, open_container
 from oracle.artifacts.drafters import open_drafter_files
-from oracle.artifacts.targets import open_borrowed, open_target_files
+from oracle.artifacts.roles import GGUF_TARGET
+from oracle.artifacts.targets import HF_EMBEDDINGS, HF_HEADS, open_borrowed, open_target_files
 
 
 def inspect_artifact(path: str | Path, family: str | None = None) -> dict[str, Any]:
@@ -84,7 +85,7 @@ def _describe(report: dict[str, Any], container: Container, family: str | None) 
 
 def _only_lends(container: Container) -> bool:
     """A file with nothing but an embedding and a head."""
-    lent = {targets.GGUF_TARGET["embedding"], targets.GGUF_TARGET["head"], *targets.HF_EMBEDDINGS, *targets.HF_HEADS}
+    lent = {GGUF_TARGET["embedding"], GGUF_TARGET["head"], *HF_EMBEDDINGS, *HF_HEADS}
     return container.tensors.keys() <= lent
 
 

@@ -25,7 +25,7 @@ from oracle.artifacts.gguf_file import ARRAY, MAGIC, SCALARS, STRING
 ALIGNMENT = 32
 VERSION = 3
 TYPE_IDS = {kind: (code, fmt) for code, (kind, fmt) in SCALARS.items()}
-DTYPE_NAMES = {"f32": "F32", "f16": "F16", "bf16": "BF16"}
+DTYPE_NAMES = {"f32": "F32", "f16": "F16", "bf16": "BF16", "f64": "F64"}
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def write_gguf(path: Path, metadata: dict[str, Typed], tensors: Sequence[Planned
 
 
 def write_safetensors(path: Path, tensors: Sequence[PlannedTensor]) -> None:
-    """Write one SafeTensors file of f32, f16 and bf16 tensors. ValueError on another format."""
+    """Write one SafeTensors file of plain tensors. ValueError on another format."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     offset = 0
     for t in tensors:

@@ -11,6 +11,14 @@ from typing import Any
 from oracle.recipes import WINDOW_RULES, Rope
 
 
+# One checkpoint, several engines: how each reads the Muse drafter's window (`specs/muse-glimmer.md` 3.4).
+ENGINES: dict[str, dict[str, Any]] = {
+    "hf": {"window_rule": "W_LE"},
+    "llama.cpp": {"window_rule": "W_LT_left"},
+    "muser": {"window_rule": "SINK_RING", "sink": 64},
+}
+
+
 class DialectError(ValueError):
     """A dialect switch that does not exist, or a value it cannot take."""
 
@@ -68,13 +76,15 @@ class Dialect:
     def override(self, pairs: dict[str, str]) -> Dialect:
         """This dialect with ``--dialect key=value`` pairs applied; `DialectError` names a key or value that does not fit."""
         changes: dict[str, Any] = {}
-        known = {f.name: f.type for f in fields(self)} | {"rope_theta": "float", "rope_style": "str", "block_mask": "str"}
+        known = ({f.name for f in fields(self)} | {"rope_theta", "rope_style", "block_mask", "engine"}) - {"family", "rope", "causal"}
         rope = self.rope
         for key, text in pairs.items():
-            if key not in known or key in ("family", "rope", "causal"):
-                raise DialectError(f"dialect switch {key!r} is unknown; known: {', '.join(sorted(set(known) - {'family', 'rope', 'causal'}))}")
+            if key not in known:
+                raise DialectError(f"dialect switch {key!r} is unknown; known: {', '.join(sorted(known))}")
             try:
-                if key == "rope_theta":
+                if key == "engine":
+                    changes = ENGINES[text] | changes
+                elif key == "rope_theta":
                     rope = replace(rope, theta=float(text))
                 elif key == "rope_style":
                     rope = replace(rope, style=text)
@@ -88,6 +98,9 @@ class Dialect:
                     changes[key] = text
                 else:
                     changes[key] = None if text == "none" else float(text)
-            except ValueError:
+            except (ValueError, KeyError):
                 raise DialectError(f"dialect {key}={text!r}: not a value of this switch") from None
-        return replace(self, rope=rope, **changes)
+        made = replace(self, rope=rope, **changes)
+        if made.window_rule != "none" and made.window is None:
+            raise DialectError(f"dialect window_rule={made.window_rule}: this checkpoint has no window; give window=N as well")
+        return made

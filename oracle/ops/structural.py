@@ -58,7 +58,7 @@ def gather_shape(table: Weight, ids: Any, *, scale: float = 1.0) -> tuple[int, .
 def gather_formula(F: Kit, table: Weight, ids: Any, *, scale: float = 1.0) -> Values:
     """Rows ``ids`` of the table [vocab, dim], times ``scale`` -> [row, dim]."""
     ids = np.asarray(ids, np.int64)
-    if len(ids) and not (0 <= ids.min() and ids.max() < table.row_count):
+    if len(ids) and not (ids.min() >= 0 and ids.max() < table.row_count):
         raise ValueError(f"gather: token id {int(ids.min() if ids.min() < 0 else ids.max())} is outside {table.name} of {table.row_count} rows")
     rows = F.cast(np.stack([table.tile(int(i), int(i) + 1)[0] for i in ids]) if len(ids) else np.empty((0, table.width)))
     return rows if scale == 1.0 else rows * F.dtype.type(scale)

@@ -1,0 +1,192 @@
+"""Planted mistakes: ``KIND[:key=value,…]`` becomes a `Fault`, an edit of one call of a forward (DESIGN sections 3 and 7).
+
+Values may be arithmetic expressions in ``h`` (head) and ``r`` (row); ranges are ``2-13``.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oracle.readings import Edit, Fault, Stage
+from oracle.recipes import Visible
+from oracle.weights import Weight
+
+
+class FaultError(ValueError):
+    """A fault that does not exist, or a value it cannot take."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of fault: ``stage`` it acts on by default, ``defaults`` of its own keys, ``make`` from them to an edit."""
+
+    name: str
+    stage: str
+    defaults: dict[str, str]
+    make: Callable[[dict[str, str]], Edit]
+    about: str
+
+
+_OPERATORS: dict[type, Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv,
+    ast.Div: operator.truediv, ast.Mod: operator.mod,
+}  # fmt: skip
+
+
+def evaluate(text: str, **names: Any) -> Any:
+    """A small arithmetic expression over ``names`` (numbers, + - * / // %). `FaultError` for anything else."""
+    if len(text) > 200:
+        raise FaultError(f"expression of {len(text)} characters: at most 200")
+    try:
+        return _value(ast.parse(text, mode="eval").body, names)
+    except (SyntaxError, KeyError, TypeError, ZeroDivisionError, RecursionError):
+        raise FaultError(f"{text!r} is not an arithmetic expression in {', '.join(names) or 'numbers'}") from None
+
+
+def _value(node: ast.expr, names: dict[str, Any]) -> Any:
+    if isinstance(node, ast.Constant) and isinstance(node.value, int | float):
+        return node.value
+    if isinstance(node, ast.Name):
+        return names[node.id]
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        return -_value(node.operand, names)
+    if isinstance(node, ast.BinOp):
+        return _OPERATORS[type(node.op)](_value(node.left, names), _value(node.right, names))
+    raise TypeError
+
+
+def indices(text: str) -> tuple[int, ...]:
+    """``3``, ``2-13`` or ``0+4+6-8`` as indices. `FaultError` for anything else."""
+    out: list[int] = []
+    for part in text.split("+"):
+        first, dash, last = part.partition("-")
+        if not first.isdigit() or (dash and not last.isdigit()):
+            raise FaultError(f"{text!r} is not a range: expected 3, 2-13 or 0+4+6-8")
+        out.extend(range(int(first), int(last or first) + 1) if int(last or first) < 1 << 20 else ())
+    return tuple(out)
+
+
+def _rope_position(options: dict[str, str]) -> Edit:
+    def edit(stage: Stage) -> Stage:
+        x, pos, recipe = stage.args
+        rows, heads = np.arange(x.data.shape[0])[:, None], np.arange(x.data.shape[1])[None, :]
+        offset = np.broadcast_to(evaluate(options["offset"], h=heads, r=rows), x.data.shape[:2])
+        base = np.asarray(pos, np.int64).reshape(len(x.data), -1)
+        return replace(stage, args=(x, base + np.asarray(offset, np.int64), recipe))
+
+    return edit
+
+
+def _rope_recipe(options: dict[str, str]) -> Edit:
+    def edit(stage: Stage) -> Stage:
+        x, pos, recipe = stage.args
+        changed = replace(recipe, theta=recipe.theta * float(evaluate(options["factor"]))) if "factor" in options else replace(recipe, style=options["style"])
+        return replace(stage, args=(x, pos, changed))
+
+    return edit
+
+
+def _norm_eps(options: dict[str, str]) -> Edit:
+    factor = float(evaluate(options["factor"]))
+    return lambda stage: replace(stage, params=stage.params | {"eps": stage.params["eps"] * factor})
+
+
+def _norm_offset(options: dict[str, str]) -> Edit:
+    return lambda stage: replace(stage, params=stage.params | {"offset": float(evaluate(options["offset"]))})
+
+
+def _linear_scale(options: dict[str, str]) -> Edit:
+    factor = float(evaluate(options["factor"]))
+
+    def edit(stage: Stage) -> Stage:
+        x, w, *rest = stage.args
+        return replace(stage, args=(x, Weight.of(w.array() * factor, w.axes, "f32", w.name), *rest))
+
+    return edit
+
+
+def _attention_scale(options: dict[str, str]) -> Edit:
+    factor = float(evaluate(options["factor"]))
+    return lambda stage: replace(stage, params=stage.params | {"scale": stage.params["scale"] * factor})
+
+
+def _visible(change: Callable[[Visible], Visible]) -> Edit:
+    return lambda stage: replace(stage, params=stage.params | {"visible": change(stage.params["visible"])})
+
+
+def _window(options: dict[str, str]) -> Edit:
+    delta = int(evaluate(options["delta"]))
+    return _visible(lambda v: v if v.window is None else replace(v, window=max(v.window + delta, 1)))
+
+
+def _causal(_: dict[str, str]) -> Edit:
+    return _visible(lambda v: replace(v, causal=not v.causal))
+
+
+@dataclass(frozen=True, eq=False)
+class _WithoutCell(Visible):
+    cell: int = 0
+
+    def matrix(self) -> NDArray[np.bool_]:
+        seen = super().matrix().copy()
+        seen[:, self.cell] = False
+        return seen
+
+
+def _cell(options: dict[str, str]) -> Edit:
+    at = int(evaluate(options["cell"]))
+    return _visible(lambda v: _WithoutCell(v.rule, v.causal, v.window, v.q_pos, v.k_pos, v.block_start, at))
+
+
+KINDS = {
+    k.name: k
+    for k in (
+        Kind("rope.position", "*.q_rope", {"offset": "1"}, _rope_position, "rotated by pos + offset (an expression in h and r)"),
+        Kind("rope.theta", "*_rope", {"factor": "1.001"}, _rope_recipe, "theta times factor"),
+        Kind("rope.style", "*_rope", {"style": "interleaved"}, _rope_recipe, "halves and neighbours confused"),
+        Kind("norm.eps", "*.xn", {"factor": "10"}, _norm_eps, "eps times factor"),
+        Kind("norm.offset", "*.xn", {"offset": "1"}, _norm_offset, "the weight taken as offset + w"),
+        Kind("linear.scale", "*.q_raw", {"factor": "1.001"}, _linear_scale, "the weight times factor"),
+        Kind("attention.scale", "*.attn", {"factor": "1.01"}, _attention_scale, "the score scale times factor"),
+        Kind("attention.window", "*.attn", {"delta": "-1"}, _window, "the window off by delta"),
+        Kind("attention.causal", "*.attn", {}, _causal, "causal and bidirectional confused"),
+        Kind("attention.cell", "*.attn", {"cell": "0"}, _cell, "one cell not seen"),
+    )
+}
+
+
+def parse(spec: str) -> Fault:
+    """A `Fault` from its SPEC. Keys: ``stage`` (a glob), ``row``/``rows``, ``head``/``heads``, and the kind's own. `FaultError` names what does not fit."""
+    name, _, tail = spec.partition(":")
+    if name not in KINDS:
+        raise FaultError(f"fault kind {name!r} is unknown; known: {', '.join(KINDS)}")
+    kind = KINDS[name]
+    options, stage, rows, heads = dict(kind.defaults), kind.stage, None, None
+    for pair in filter(None, tail.split(",")):
+        key, eq, value = pair.partition("=")
+        if not eq or key not in {"stage", "row", "rows", "head", "heads", *kind.defaults}:
+            raise FaultError(f"fault {name}: {pair!r}: expected stage, rows, heads{''.join(', ' + k for k in kind.defaults)} = value")
+        if key == "stage":
+            stage = value
+        elif key in ("row", "rows"):
+            rows = indices(value)
+        elif key in ("head", "heads"):
+            heads = indices(value)
+        else:
+            options[key] = value
+    edit = kind.make(options)
+    _probe(options)
+    return Fault(name, stage, edit, rows, heads)
+
+
+def _probe(options: dict[str, str]) -> None:
+    """Expressions are checked when the fault is parsed, not in the middle of a run."""
+    if "offset" in options:
+        evaluate(options["offset"], h=1, r=1)

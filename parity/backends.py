@@ -1,0 +1,26 @@
+"""What can run on this machine, and why not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from oracle.arithmetic import PRESETS
+from parity.candidates import LIBRARIES
+
+
+def survey() -> list[dict[str, Any]]:
+    """One entry per candidate: name, ready, about (where it runs, its arithmetic, or what is missing)."""
+    numpy = [{"name": name, "ready": True, "about": f"NumPy, {a.order} sums, {'stores ' + a.store[0][1] if a.store else 'stores f32'}"} for name, a in PRESETS.items() if name != "cpu"]
+    return [{"name": "f64", "ready": True, "about": "NumPy float64: the oracle itself"}, *numpy, *(_library(name) for name in LIBRARIES)]
+
+
+def _library(name: str) -> dict[str, Any]:
+    import native
+
+    try:
+        info = native.open_library(name).info
+    except (native.NativeError, OSError) as e:
+        return {"name": name, "ready": False, "about": str(e)}
+    where = "emulated" if "emulated" in info.flags else "device" if "device" in info.flags else "host"
+    arithmetic = ",".join(f"{k}={v}" for k, v in info.arithmetic.items())
+    return {"name": name, "ready": True, "about": f"{info.name} {info.version}, {where}, {', '.join(sorted(info.flags))}; {arithmetic}"}

@@ -1,0 +1,136 @@
+"""Candidates: what `--candidate` names, and the arithmetic each declares. They run in a worker process (`parity.worker`)."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from oracle import arithmetic as arithmetics
+from oracle.arithmetic import Arithmetic
+from oracle.readings import Exact, Faulty, Reading, Rounded
+from parity.case import Case
+from parity.errors import UsageError
+
+if TYPE_CHECKING:
+    from dumps import DumpWriter
+
+LIBRARIES = ("cpu",)
+NUMPY = tuple(arithmetics.PRESETS)
+ENTRIES = ("auto", "op", "fused")
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A parsed ``--candidate``: ``kind`` is numpy, library or callable."""
+
+    spec: str
+    kind: str
+    entry: str = "auto"
+
+    @property
+    def name(self) -> str:
+        return self.spec if self.entry == "auto" else f"{self.spec} ({self.entry})"
+
+
+def parse(spec: str, entry: str = "auto") -> Candidate:
+    """``f32 … | f64 | cpu | PATH.so | module:callable``; `UsageError` lists what is known."""
+    if entry not in ENTRIES:
+        raise UsageError(f"entry {entry!r}: expected one of {', '.join(ENTRIES)}")
+    if spec in LIBRARIES or spec.endswith((".so", ".dylib")):
+        return Candidate(spec, "library", entry)
+    if spec == "f64" or spec in NUMPY:
+        return Candidate(spec, "numpy")
+    if ":" in spec:
+        return Candidate(spec, "callable")
+    raise UsageError(f"candidate {spec!r} is unknown: expected {', '.join((*LIBRARIES, 'f64', *NUMPY))}, a PATH.so, or module:callable")
+
+
+def declared(candidate: Candidate, text: str | None) -> Arithmetic:
+    """The arithmetic to judge by: ``--arithmetic``, else what the candidate is known to do."""
+    if text is not None:
+        return arithmetics.named(text)
+    if candidate.kind == "numpy" and candidate.spec in NUMPY:
+        return arithmetics.named(candidate.spec)
+    return arithmetics.named("cpu") if candidate.spec == "cpu" else arithmetics.named("f32")
+
+
+def execute(candidate: Candidate, case: Case, out: Path, fault: str | None, threads: int = 0) -> None:
+    """Run the candidate on the case in this process and leave a dump at ``out``."""
+    if candidate.kind == "callable":
+        _call(candidate.spec, case, out)
+    elif candidate.kind == "numpy":
+        _numpy(candidate, case, out, fault)
+    else:
+        _library(candidate, case, out, fault, threads)
+
+
+def _provenance(candidate: Candidate, fault: str | None, **more: Any) -> dict[str, Any]:
+    return {"candidate": candidate.name, "fault": fault, **more}
+
+
+def _faulty(reading: Reading, fault: str | None) -> Reading:
+    from oracle.faults import parse as parse_fault
+
+    return reading if fault is None else Faulty(reading, parse_fault(fault))
+
+
+def _numpy(candidate: Candidate, case: Case, out: Path, fault: str | None) -> None:
+    from dumps import DumpWriter
+    from parity.recording import record
+
+    arithmetic = None if candidate.spec == "f64" else arithmetics.named(candidate.spec)
+    inner: Reading = Exact() if arithmetic is None else Rounded(arithmetic)
+    reading = _faulty(inner, fault)
+    with DumpWriter(out, case.describe(), _provenance(candidate, fault, where="numpy")) as writer:
+        record(case, reading, writer, arithmetic)
+    _check_hit(reading)
+
+
+def _check_hit(reading: Reading) -> None:
+    if isinstance(reading, Faulty) and not reading.hits:
+        raise UsageError(f"fault {reading.fault.kind}: no stage of this case matches {reading.fault.stage!r} (see parity stages)")
+
+
+def _library(candidate: Candidate, case: Case, out: Path, fault: str | None, threads: int) -> None:
+    import native
+    from dumps import DumpWriter
+    from parity.native_reading import Native, run_fused
+    from parity.recording import record
+
+    library = native.open_library(candidate.spec)
+    info = library.info
+    entry = candidate.entry
+    if entry == "auto":
+        entry = "op" if "per-op" in info.flags else "fused"
+    about = {"where": "emulated" if "emulated" in info.flags else "device" if "device" in info.flags else "host", "library": info.name,
+             "version": info.version, "path": str(info.path), "source_hash": info.source_hash, "arithmetic": info.arithmetic, "entry": entry}  # fmt: skip
+    with library.context(threads) as context, DumpWriter(out, case.describe(), _provenance(candidate, fault, **about)) as writer:
+        if entry == "fused":
+            if fault is not None:
+                raise UsageError("--fault: the fused entry cannot be edited from outside; use --entry op")
+            run_fused(case, context, writer)
+        else:
+            reading = _faulty(Native(context), fault)
+            record(case, reading, writer, arithmetics.named("f32"))
+            _check_hit(reading)
+
+
+def _call(spec: str, case: Case, out: Path) -> None:
+    """``module:callable`` takes (case folder, dump path) and leaves a dump there."""
+    module_name, _, attribute = spec.partition(":")
+    try:
+        function = getattr(importlib.import_module(module_name), attribute)
+    except (ImportError, AttributeError) as e:
+        raise UsageError(f"candidate {spec!r}: {e}") from None
+    if not callable(function):
+        raise UsageError(f"candidate {spec!r}: {attribute} is not callable")
+    function(case.folder, out)
+
+
+def open_writer(out: Path, case: Case, name: str) -> DumpWriter:
+    """A dump writer for a candidate of one's own: carries the case, so that the comparison can check identities."""
+    from dumps import DumpWriter
+
+    return DumpWriter(out, case.describe(), {"candidate": name})

@@ -1,0 +1,93 @@
+"""The command line. Commands load when they are called, so that ``parity --help`` answers at once."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any
+
+import click
+
+COMMANDS = {
+    "run": ("run", "oracle against a candidate on a case"),
+    "compare": ("dumps", "a saved dump against the oracle"),
+    "diff": ("dumps", "two dumps of the same case"),
+    "case": ("case", "make | show"),
+    "artifact": ("artifact", "make: seeded artifacts of a family"),
+    "inspect": ("artifact", "validate an artifact"),
+    "stages": ("about", "the stage vocabulary of a family"),
+    "faults": ("about", "the faults that --fault can plant"),
+    "backends": ("about", "what can run here, and why not"),
+    "bench": ("bench", "ratios against the limits"),
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported by name when used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in COMMANDS:
+            return None
+        module = importlib.import_module(f"parity.cli.{COMMANDS[name][0]}")
+        command: click.Command = getattr(module, name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, about) for name, (_, about) in COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+@click.version_option(package_name="dflash-parity-lab")
+@click.pass_context
+def cli(ctx: click.Context, debug: bool) -> None:
+    """Is it rounding, or is it a bug? And if it is a bug: which stage, which row, which head?
+
+    A float64 oracle of DFlash drafters and their targets is compared, stage by stage and row by row, with compiled libraries
+    and stage dumps of any engine. Tolerances are derived from the declared arithmetic, never asked for.
+
+    Exit status: 0 parity, 1 divergence, 2 bad usage or input, 3 inconclusive, 4 the candidate crashed or hung.
+    """
+    ctx.obj = {"debug": debug}
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Console script: turns every error of a person's making into one line and an exit status."""
+    args = sys.argv[1:] if argv is None else argv
+    try:
+        status: Any = cli.main(args, prog_name="parity", standalone_mode=False)
+    except click.exceptions.Exit as e:
+        sys.exit(e.exit_code)
+    except click.ClickException as e:
+        e.show()
+        sys.exit(2)
+    except click.Abort:
+        sys.exit(130)
+    except BrokenPipeError:
+        # The reader of a pipe went away: not an error of the lab.
+        sys.stderr.close()
+        sys.exit(0)
+    except Exception as e:
+        if "--debug" in args:
+            raise
+        sys.exit(explain(e))
+    sys.exit(status if isinstance(status, int) else 0)
+
+
+def explain(error: Exception) -> int:
+    """Print an error as one line on stderr; its exit status. An error that is nobody's input is shown as the defect it is."""
+    from parity.errors import CandidateError
+
+    known = {"UsageError", "ArtifactError", "DialectError", "DeclarationError", "FaultError", "DumpError", "ContextError", "NativeError"}
+    if isinstance(error, CandidateError):
+        click.echo(f"parity: candidate: {error}", err=True)
+        return 4
+    if type(error).__name__ in known or isinstance(error, OSError):
+        click.echo(f"parity: {error}", err=True)
+        return 2
+    click.echo(f"parity: internal error, please report it (--debug shows where): {type(error).__name__}: {error}", err=True)
+    return 70

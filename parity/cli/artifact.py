@@ -1,0 +1,44 @@
+"""``parity artifact make`` and ``parity inspect``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from parity.cli.options import FAMILIES
+
+
+@click.group()
+def artifact() -> None:
+    """Artifacts: model files of every family."""
+
+
+@artifact.command()
+@click.option("--family", type=click.Choice(FAMILIES), required=True)
+@click.option("--size", type=click.Choice(("tiny", "small", "release")), default="tiny", show_default=True)
+@click.option("--weights", default="bf16", show_default=True, help="Weight format: bf16, f16, f32, q8_0, q4_0, q4_1, q5_0, q4_k, q5_k, q6_k.")
+@click.option("--container", type=click.Choice(("gguf", "safetensors")), help="Default: what the family is published in.")
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder to write.")
+def make(family: str, size: str, weights: str, container: str | None, seed: int, out: Path) -> int:
+    """Write seeded artifacts: asymmetric weights, norms away from one, rows of small norm, a wide range of values."""
+    from oracle.artifacts import make_artifact
+
+    for path in make_artifact(family, size, weights, out, seed=seed, container=container):
+        click.echo(str(path))
+    return 0
+
+
+@click.command()
+@click.argument("path", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def inspect(path: Path, as_json: bool) -> int:
+    """Validate an artifact: identity, family, dialect, geometry, tensors, and what is wrong."""
+    from oracle.artifacts import inspect_artifact
+    from parity.cli.inspecting import lines
+
+    found = inspect_artifact(path)
+    click.echo(json.dumps(found, indent=1, default=str) if as_json else "\n".join(lines(found)))
+    return 2 if found["problems"] else 0

@@ -1,0 +1,44 @@
+"""``parity case``: make and show cases."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from parity.cli import options as shared
+
+
+@click.group()
+def case() -> None:
+    """Cases: all that is needed to reproduce a run, as a folder."""
+
+
+@case.command()
+@shared.case_options
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder to write.")
+def make(out: Path, **made: Any) -> int:
+    """Write a case folder: case.json (model, identities, dialect, steps) and inputs.safetensors (features and ids)."""
+    from parity.cli.build import case_from
+    from parity.errors import UsageError
+
+    if out.exists() and any(out.iterdir()):
+        raise UsageError(f"{out}: not empty; choose another folder")
+    built = case_from(made, out.parent / "models" if made["model"] is None else None)
+    built.save(out)
+    click.echo(f"{out}: {built.name}, {len(built.steps)} steps")
+    return 0
+
+
+@case.command()
+@click.argument("folder", type=click.Path(path_type=Path))
+def show(folder: Path) -> int:
+    """Print a case: its model, identities, geometry and steps."""
+    from parity.case import load
+    from parity.models import declared_stages, open_case_model
+
+    loaded = load(folder)
+    click.echo(json.dumps(loaded.describe() | {"geometry": open_case_model(loaded).geometry, "stages": len(declared_stages(loaded))}, indent=1))
+    return 0

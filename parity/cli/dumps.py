@@ -1,0 +1,56 @@
+"""``parity compare`` and ``parity diff``: saved dumps."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from parity.cli import options as shared
+
+
+@click.command()
+@click.argument("dump", type=click.Path(path_type=Path))
+@click.option("--case", "case_path", type=click.Path(path_type=Path), help="The case folder (default: `case` beside the dump).")
+@shared.judge_options
+@shared.report_options
+def compare(dump: Path, case_path: Path | None, arithmetic: str | None, mode: str, members: int, require: tuple[str, ...], json_out: str | None, junit: Path | None,
+            every_stage: bool, quiet: bool) -> int:  # fmt: skip
+    """Compare a saved dump (a folder or one packed .safetensors file) with the oracle on its case."""
+    from dumps import open_dump
+    from oracle import arithmetic as arithmetics
+    from parity.case import load
+    from parity.compare import compare_dump
+    from parity.errors import UsageError
+
+    judged = arithmetics.named(arithmetic or "f32")
+    opened = open_dump(dump)
+    folder = case_path or dump.parent / "case"
+    if not (folder / "case.json").exists():
+        raise UsageError(f"{dump}: there is no case at {folder}; name it with --case")
+    report = compare_dump(load(folder), opened, judged, mode=mode, members=members, required=require, progress=shared.progress)
+    shared.done()
+    return shared.emit(report, json_out, junit, every_stage, quiet)
+
+
+@click.command()
+@click.argument("a", type=click.Path(path_type=Path))
+@click.argument("b", type=click.Path(path_type=Path))
+@click.option("--json", "json_out", metavar="FILE|-", help="The differences as JSON.")
+@click.option("--quiet", is_flag=True, help="The verdict line only.")
+def diff(a: Path, b: Path, json_out: str | None, quiet: bool) -> int:
+    """Compare two dumps of the same case bit for bit: every stage, its rows, and how far apart they are. No oracle, no tolerance."""
+    from dumps import open_dump
+    from parity.diffing import difference, headline, table
+
+    found = difference(open_dump(a), open_dump(b))
+    if json_out == "-":
+        click.echo(json.dumps(found.to_json(), indent=1))
+        return found.exit_status
+    click.echo(headline(found))
+    if not quiet:
+        click.echo(table(found), nl=False)
+    if json_out:
+        shared.write(Path(json_out), json.dumps(found.to_json(), indent=1))
+    return found.exit_status

@@ -1,0 +1,45 @@
+"""``parity run``: oracle against a candidate on a case."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from parity.cli import options as shared
+
+
+@click.command()
+@shared.case_options
+@click.option("--case", "case_path", type=click.Path(path_type=Path), help="A saved case folder instead of the options above.")
+@click.option("--candidate", default="cpu", show_default=True, help="cpu, f32, bf16, f64, a preset of NumPy, PATH.so, or module:callable.")
+@click.option("--entry", type=click.Choice(("auto", "op", "fused")), default="auto", show_default=True, help="Which entry of a library.")
+@click.option("--fault", metavar="SPEC", help="Plant a mistake in the candidate, e.g. norm.eps:factor=10 (see parity faults).")
+@click.option("--threads", type=click.IntRange(0, 256), default=0, help="Threads of a library; 0 is its default.")
+@click.option("--timeout", type=float, default=600.0, show_default=True, help="Seconds the candidate may take.")
+@click.option("--keep", type=click.Path(path_type=Path), help="Keep the case and the dump in this folder.")
+@shared.judge_options
+@shared.report_options
+def run(case_path: Path | None, candidate: str, entry: str, fault: str | None, threads: int, timeout: float, keep: Path | None, arithmetic: str | None, mode: str, members: int,
+        require: tuple[str, ...], json_out: str | None, junit: Path | None, every_stage: bool, quiet: bool, **made: Any) -> int:  # fmt: skip
+    """Run a candidate on a case in a process of its own and compare every stage it records with the oracle.
+
+    The case comes from --case, from files (--model, --borrowed), or from a seeded tiny model (--family alone). In local mode each
+    stage is recomputed from the candidate's own recorded inputs, so an error shows where it is made; in rolled mode the oracle rolls
+    forward by itself, so what was not recorded shows too.
+    """
+    from oracle.faults import parse as parse_fault
+    from parity import candidates
+    from parity.case import load
+    from parity.cli.build import case_from
+    from parity.flow import run_candidate
+
+    parsed = candidates.parse(candidate, entry)
+    judged = candidates.declared(parsed, arithmetic)
+    if fault:
+        parse_fault(fault)
+    case = load(case_path) if case_path else case_from(made)
+    report = run_candidate(case, parsed, judged, mode=mode, members=members, fault=fault, required=require, keep=keep, threads=threads, timeout=timeout, progress=shared.progress)
+    shared.done()
+    return shared.emit(report, json_out, junit, every_stage, quiet)

@@ -1,0 +1,112 @@
+"""Comparing a dump with the oracle on its case: identity first, then stage by stage (DESIGN section 6)."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Iterable
+from dataclasses import asdict
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from oracle.arithmetic import Arithmetic
+from oracle.readings import Noise
+from parity.case import Case
+from parity.errors import UsageError
+from parity.judge import Judge
+from parity.local import Local
+from parity.models import Progress, declared_stages, open_case_model, run
+from parity.report import Divergence, Report
+from parity.rolled import Rolled
+
+if TYPE_CHECKING:
+    from dumps import Dump
+
+MODES = {"local": ("local",), "rolled": ("rolled",), "both": ("local", "rolled")}
+
+
+def compare_dump(
+    case: Case, dump: Dump, arithmetic: Arithmetic, *, mode: str = "both", members: int = 8, required: Iterable[str] = (), progress: Progress | None = None
+) -> Report:
+    """Judge ``dump`` against the oracle. ``required``: stage patterns whose absence is *missing* (inconclusive), not merely unseen."""
+    if mode not in MODES:
+        raise UsageError(f"mode {mode!r}: expected {', '.join(MODES)}")
+    check_identity(case, dump)
+    report = Report(case.describe(), open_case_model(case).geometry, asdict(arithmetic), dict(dump.provenance), MODES[mode], versions=versions())
+    names = declared_stages(case)
+    total = sum(int(np.prod(shape)) for _, _, shape in names)
+    _presence(report, dump, [key for key, _, _ in names], tuple(required))
+    say = progress or (lambda _: None)
+    if "local" in report.modes:
+        began = time.perf_counter()
+        say("local: oracle on the candidate's inputs")
+        tape = Local(dump, arithmetic, Judge(arithmetic, total))
+        run(case, Noise(arithmetic), tape)
+        report.stages += tape.stages
+        report.divergences += tape.divergences
+        report.margins += tape.margins
+        report.timing["local_s"] = time.perf_counter() - began
+        _storage(report, arithmetic, tape)
+    if "rolled" in report.modes:
+        began = time.perf_counter()
+        rolled = Rolled(case, dump, arithmetic, members)
+        rolled.compare(progress)
+        report.stages += rolled.stages
+        _merge_rolled(report, rolled.divergences, [key for key, _, _ in names])
+        report.timing["rolled_s"] = time.perf_counter() - began
+    return report
+
+
+def check_identity(case: Case, dump: Dump) -> None:
+    """The dump must be of this case: same artifacts, same steps. `UsageError` names the first difference."""
+    theirs = dump.case
+    for path, sha in case.identity.items():
+        recorded = theirs.get("identity", {}).get(path)
+        if recorded is not None and recorded != sha:
+            raise UsageError(f"{dump.path}: made with {path} of SHA-256 {recorded}, this case has {sha}: another artifact")
+    for key in ("family", "role", "dialect", "steps"):
+        mine = case.describe()[key]
+        if key in theirs and theirs[key] != mine:
+            raise UsageError(f"{dump.path}: its case has {key} {_short(theirs[key])}, this case {_short(mine)}: not the same run")
+    if not dump.complete:
+        last = f"; the last stage announced is {dump.announced}" if dump.announced else ""
+        raise UsageError(f"{dump.path}: the dump is incomplete (its writer never closed it){last}")
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 120 else text[:117] + "…"
+
+
+def _presence(report: Report, dump: Dump, keys: list[tuple[int, str]], required: tuple[str, ...]) -> None:
+    known = set(keys)
+    for key in keys:
+        if dump.get(*key) is None:
+            label = f"{key[0]}:{key[1]}"
+            (report.missing if any(fnmatchcase(key[1], p) for p in required) else report.unseen).append(label)
+    report.extra = [f"{step}:{stage}" for step in dump.steps for stage in dump.stages(step) if (step, stage) not in known]
+    if not any(dump.get(*key) is not None for key in keys):
+        report.notes.append("the dump records no stage of this case: nothing was compared")
+
+
+def _storage(report: Report, arithmetic: Arithmetic, tape: Local) -> None:
+    for dtype, stages in sorted(tape.storage.items()):
+        inferred = f"{len(stages)} stages hold only values representable in {dtype} ({', '.join(sorted(stages)[:6])}{', …' if len(stages) > 6 else ''})"
+        report.notes.append(f"storage: {inferred}, while the declared arithmetic {arithmetic.name!r} stores f32: declare it (--arithmetic {dtype})")
+
+
+def _merge_rolled(report: Report, rolled: list[Divergence], order: list[tuple[int, str]]) -> None:
+    """A rolled divergence at or after a local one is its consequence; one before every local one stands by itself."""
+    place = {key: i for i, key in enumerate(order)}
+    first = min((place[d.step, d.stage] for d in report.divergences), default=len(order))
+    for d in rolled:
+        (report.divergences if place[d.step, d.stage] < first else report.consequences).append(d)
+    report.divergences.sort(key=lambda d: place.get((d.step, d.stage), len(order)))
+
+
+def versions() -> dict[str, str]:
+    import scipy
+
+    return {"python": platform.python_version(), "numpy": np.__version__, "scipy": scipy.__version__, "machine": platform.machine()}

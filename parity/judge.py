@@ -1,0 +1,168 @@
+"""One stage's verdict: the candidate's values against the oracle's value and its predicted error, element by element.
+
+The rules are those of `specs/noise-rules.md` section 2: stored results by the rounding interval, f32 results by λσ with
+suspects re-judged from their exact partial sums, rows by their rms, the stage by a pooled signed test.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oracle.arithmetic import Arithmetic
+from oracle.floats import F32, FloatFormat
+from oracle.ops.linear import coherent
+from oracle.readings import Stage
+from oracle.tensor import Array, Tensor
+from parity import limits
+
+MAX_SUSPECTS = 512
+IDENTICAL_SHARE = 0.05
+
+
+@dataclass
+class Verdict:
+    """Judgement of one stage, per element reduced to rows.
+
+    ``ratio``: error / tolerance per element (nan where nothing is compared). ``row_ratio [row]``: the worst of a row's elements and
+    of its rms against its limit. ``rms [row]``: rms z. ``common``: the pooled signed statistic against its limit.
+    """
+
+    ratio: Array
+    row_ratio: Array
+    rms: Array
+    common: float = 0.0
+    rejudged: int = 0
+    inconclusive: str | None = None
+    settled: NDArray[np.bool_] | None = None
+
+    @property
+    def worst(self) -> tuple[int, ...]:
+        return tuple(int(i) for i in np.unravel_index(np.nanargmax(self.ratio), self.ratio.shape)) if self.ratio.size else ()
+
+
+@dataclass
+class Judge:
+    """Judges stages of one comparison: ``arithmetic`` declared, ``count`` elements compared in all."""
+
+    arithmetic: Arithmetic
+    count: int
+    stored: dict[str, FloatFormat] = field(default_factory=dict)
+
+    def judge(self, stage: Stage, y: Tensor, c: Array) -> Verdict:
+        """``stage`` as consumed, the oracle's value with errors, the candidate's values widened to float64 (finite)."""
+        store = self.arithmetic.stored(stage.path)
+        if stage.op.kind in ("structural", "choice") and y.exact:
+            return self._equal(store, y, c)
+        error = np.abs(c - y.data)
+        inherited, acc = _split(y)
+        sigma = np.sqrt(inherited + acc + np.square(np.broadcast_to(y.half, error.shape)) / 3)
+        if store.p < F32.p:
+            tolerance = self._interval(store, y, c, inherited, acc)
+        else:
+            lam, lame = limits.gaussian(self.count), limits.exponential(self.count)
+            tolerance = np.sqrt(lam**2 * inherited + lame**2 * acc)
+        ratio = _divide(error, tolerance)
+        z = _divide(error, sigma)
+        verdict = Verdict(ratio, np.empty(0), _rms_rows(z))
+        if store.p >= F32.p and stage.op.rejudge is not None:
+            self._rejudge(stage, y, error, z, inherited, verdict)
+        self._rows(stage, store, y, c, sigma, verdict)
+        return verdict
+
+    def _equal(self, store: FloatFormat, y: Tensor, c: Array) -> Verdict:
+        """Structural stages agree to the bit, after the store's own rounding."""
+        same = (store if store.p < F32.p else F32).round(y.data) == c
+        ratio = np.where(same, 0.0, np.inf)
+        rows = ratio.reshape(len(ratio), -1).max(-1, initial=0.0) if ratio.size else np.zeros(len(ratio))
+        return Verdict(ratio, rows, np.where(rows > 0, np.inf, 0.0))
+
+    def _interval(self, store: FloatFormat, y: Tensor, c: Array, inherited: Array, acc: Array) -> Array:
+        """Allowed distance under ``RN(y - T) <= c <= RN(y + T)``: rounding is monotone, so nearly every element has one value."""
+        lam, lame = limits.gaussian(self.count), limits.exponential(self.count)
+        t = np.sqrt(lam**2 * inherited + lame**2 * acc)
+        rounded = store.truncate if self.arithmetic.truncate else store.round
+        low, high = rounded(y.data - t), rounded(y.data + t)
+        inside = (low <= c) & (c <= high)
+        reach = np.where(c >= y.data, high - y.data, y.data - low)
+        # An element outside its interval is always beyond 1, one inside always within, whatever side of y the interval lies on.
+        error = np.abs(c - y.data)
+        return np.where(inside, np.maximum(reach, error), np.minimum(np.maximum(reach, t), error * (1 - 2**-20)))
+
+    def _rejudge(self, stage: Stage, y: Tensor, error: Array, z: Array, inherited: Array, verdict: Verdict) -> None:
+        """Elements beyond 5σ again, with their exact partial sums in the declared order (all known ones where none is declared)."""
+        A = self.arithmetic
+        suspects = np.flatnonzero((z > limits.SUSPECT).ravel())
+        if not len(suspects):
+            return
+        worst = suspects[np.argsort(-verdict.ratio.ravel()[suspects])[:MAX_SUSPECTS]]
+        where = np.unravel_index(worst, z.shape)
+        assert stage.op.rejudge is not None
+        orders = (A.order,) if A.declared else tuple(dict.fromkeys((A.order, "sequential", "pairwise", "blocked:64", "lanes:8")))
+        exact = np.max([stage.op.rejudge(A, o, y.data, where, *stage.args, **stage.params) for o in orders], 0)
+        again = error[where] / (limits.gaussian(self.count) * np.sqrt(inherited[where] + exact))
+        verdict.ratio[where] = again if A.declared else np.minimum(verdict.ratio[where], again)
+        verdict.rejudged = len(worst)
+        beyond = verdict.ratio[where] > 1
+        if beyond.any() and stage.op.name == "linear":
+            self._coherence(stage, y, error, tuple(i[beyond] for i in where), verdict)
+
+    def _coherence(self, stage: Stage, y: Tensor, error: Array, where: tuple[NDArray[Any], ...], verdict: Verdict) -> None:
+        """Identical addends make every step's error point one way; variance cannot judge them: bound them, or say so."""
+        reach, distinct = coherent(self.arithmetic, y.data, where, *stage.args[:2])
+        unsure = (distinct < IDENTICAL_SHARE) & (error[where] <= reach)
+        if unsure.any():
+            verdict.settled = np.ones(error.shape, bool)
+            verdict.settled[tuple(i[unsure] for i in where)] = False
+            verdict.inconclusive = (
+                f"{int(unsure.sum())} elements are sums of (nearly) identical products, whose rounding errors add up one way: "
+                "within that bound, but no variance can judge them"
+            )
+
+    def _rows(self, stage: Stage, store: FloatFormat, y: Tensor, c: Array, sigma: Array, verdict: Verdict) -> None:
+        rows = len(y.data)
+        width = y.data.size // max(rows, 1)
+        coarse = store.p < F32.p
+        limit = limits.row(stage.op.kind, coarse, width, rows)
+        ratio = verdict.ratio if verdict.settled is None else np.where(verdict.settled, verdict.ratio, 0.0)
+        element = ratio.reshape(rows, -1).max(-1, initial=0.0) if rows else np.zeros(0)
+        verdict.row_ratio = np.maximum(element, verdict.rms / limit)
+        verdict.common = _common_mode(stage, y, c, sigma, coarse)
+
+
+def _split(y: Tensor) -> tuple[Array, Array]:
+    """(variance judged by λ, variance of the last accumulation judged by λe)."""
+    var = np.broadcast_to(np.asarray(y.var, np.float64), y.data.shape)
+    acc = np.broadcast_to(np.asarray(y.acc, np.float64), y.data.shape)
+    return np.maximum(var - acc, 0.0), acc
+
+
+def _divide(error: Array, by: Array) -> Array:
+    """error / by, 0 where the error is 0, infinite where only the divisor is."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(error == 0, 0.0, np.where(by > 0, error / by, np.inf))
+
+
+def _rms_rows(z: Array) -> Array:
+    with np.errstate(invalid="ignore", over="ignore"):
+        return np.sqrt(np.square(z.reshape(len(z), -1)).mean(-1)) if z.size else np.zeros(len(z))
+
+
+def _common_mode(stage: Stage, y: Tensor, c: Array, sigma: Array, coarse: bool) -> float:
+    """Pooled signed test over distinct rows: a relative error shared by all rows is small in each and the same in all."""
+    rows = len(y.data)
+    if rows < 4 or stage.op.kind not in limits.ROWS:
+        return 0.0
+    flat = np.ascontiguousarray(y.data.reshape(rows, -1))
+    distinct = np.unique(flat, axis=0, return_index=True)[1]
+    if len(distinct) < 4:
+        return 0.0
+    with np.errstate(divide="ignore", invalid="ignore"):
+        signed = np.where(sigma > 0, (c - y.data) / sigma, 0.0) * np.sign(y.data)
+    per_row = np.clip(signed, -10, 10).reshape(rows, -1)[distinct].mean(-1)
+    common = 0.0 if coarse else limits.ROWS[stage.op.kind][2]
+    spread = np.sqrt((common + 1 / flat.shape[1]) / len(distinct))
+    return float(abs(per_row.mean()) / spread / limits.COMMON_MODE)

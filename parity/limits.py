@@ -1,0 +1,37 @@
+"""Limits of the verdicts: how many standard deviations, per element, row and stage (`specs/noise-rules.md` sections 0 and 2)."""
+
+from __future__ import annotations
+
+import math
+
+DELTA = 1e-6
+SUSPECT = 5.0
+COMMON_MODE = 8.0
+ROLLED_DRIFT, ROLLED_DIVERGE = 6.0, 12.0
+
+# kind -> (limit on a row's rms z for f32 results, for stored results, share of the variance common to a row)
+ROWS = {
+    "linear": (2.0, 1.5, 0.0),
+    "elementwise": (1.5, 1.5, 0.0),
+    "norm": (4.7, 2.0, 0.5),
+    "attention": (3.5, 3.5, 0.25),
+    "structural": (1.5, 1.5, 0.0),
+}
+
+
+def gaussian(count: int) -> float:
+    """λ(N) = sqrt(2 ln(2N/δ)): the largest of N Gaussians exceeds it with probability δ."""
+    return math.sqrt(2 * math.log(2 * max(count, 1) / DELTA))
+
+
+def exponential(count: int) -> float:
+    """λe(N) = max(λ, ln(2N/δ)/1.7): the tail of a sum's error whose energy is known only on average."""
+    return max(gaussian(count), math.log(2 * max(count, 1) / DELTA) / 1.7)
+
+
+def row(kind: str, stored: bool, width: int, rows: int) -> float:
+    """Limit on the rms z of one row of ``width`` elements among ``rows``: ``R² <= 1 + λr sqrt(κ/n) + λr² f_c``, at least the measured one."""
+    f32, coarse, common = ROWS[kind]
+    spread = gaussian(rows)
+    formula = 1 + spread * math.sqrt((0.8 if stored else 8.0) / max(width, 1)) + (0.0 if stored else spread**2 * common)
+    return max(coarse if stored else f32, math.sqrt(formula))

@@ -1,0 +1,204 @@
+"""Local comparison: every stage is recomputed from the candidate's own recorded inputs, so an error shows where it was made."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from oracle.arithmetic import Arithmetic
+from oracle.floats import FORMATS
+from oracle.readings import Reading, Stage, consumed
+from oracle.tensor import Array, Tensor
+from parity import information
+from parity.judge import Judge, Verdict
+from parity.margins import choices
+from parity.report import Divergence, Extent, Margin, Row, StageResult
+
+if TYPE_CHECKING:
+    from dumps import Dump, StageRecord
+
+MAX_LISTED = 4096
+
+
+@dataclass
+class Recorded:
+    """What the candidate recorded of one stage: values widened to float64, or why they cannot be compared."""
+
+    record: StageRecord | None
+    values: Array | None = None
+    invalid: str = ""
+    coordinate: tuple[int, ...] = ()
+
+
+def recorded(dump: Dump, stage: Stage, y: Tensor) -> Recorded:
+    """The candidate's values of a stage, validated against the oracle's shape; non-finite ones are found, never propagated."""
+    record = dump.get(stage.step, stage.path)
+    if record is None:
+        return Recorded(None)
+    shape = tuple(record.shape)
+    if int(np.prod(shape)) != y.data.size or (shape and shape[0] != y.data.shape[0]):
+        return Recorded(record, None, f"shape {list(shape)}, expected {list(y.data.shape)} ({', '.join(y.axes)})")
+    if record.row0 != 0 or not record.contiguous:
+        return Recorded(record, None, f"rows {record.row_ids.tolist()[:8]}… recorded, expected all of 0..{y.data.shape[0] - 1}")
+    values = record.float64().reshape(y.data.shape)
+    bad = ~np.isfinite(values) & np.isfinite(y.data)
+    if bad.any():
+        at = tuple(int(i) for i in np.argwhere(bad)[0])
+        return Recorded(record, values, f"{values[at]} where the oracle has {y.data[at]:.6g} ({int(bad.sum())} of {bad.size} elements)", at)
+    return Recorded(record, values)
+
+
+@dataclass
+class Local:
+    """The tape of local mode. After a run, ``stages``, ``divergences``, ``margins``, ``missing`` and ``unseen`` hold the finding."""
+
+    dump: Dump
+    arithmetic: Arithmetic
+    judge: Judge
+    required: frozenset[str] | None = None
+    stages: list[StageResult] = field(default_factory=list)
+    divergences: list[Divergence] = field(default_factory=list)
+    margins: list[Margin] = field(default_factory=list)
+    unseen: list[str] = field(default_factory=list)
+    storage: dict[str, set[str]] = field(default_factory=dict)
+    vocab: tuple[Stage, Tensor] | None = None
+
+    def __call__(self, stage: Stage, y: Tensor, reading: Reading) -> Tensor:
+        stage = consumed(self.arithmetic, stage)
+        found = recorded(self.dump, stage, y)
+        if found.record is None:
+            self.unseen.append(f"{stage.step}:{stage.path}")
+            self._remember(stage, y)
+            return y
+        if found.invalid:
+            self._invalid(stage, y, found)
+            return self._go_on(reading, y, found)
+        assert found.values is not None
+        self._infer(stage, y, found)
+        if stage.op.kind == "choice":
+            self._choice(stage, y, found.values)
+        else:
+            self._judge(stage, y, found)
+            self._remember(stage, y)
+        return reading.lift(found.values, y.axes)
+
+    def _remember(self, stage: Stage, y: Tensor) -> None:
+        """The oracle's own logits: a choice is judged by them, not by the candidate's."""
+        if y.axes[-1] == "vocab":
+            self.vocab = (stage, y)
+
+    def _go_on(self, reading: Reading, y: Tensor, found: Recorded) -> Tensor:
+        if found.values is None:
+            return Tensor(y.data, y.axes)
+        return reading.lift(np.where(np.isfinite(found.values), found.values, y.data), y.axes)
+
+    def _invalid(self, stage: Stage, y: Tensor, found: Recorded) -> None:
+        result = StageResult(stage.step, stage.path, "local", "invalid", y.axes, y.data.shape, reason=found.invalid, worst=found.coordinate, ratio=float("inf"))
+        assert found.record is not None
+        result.dtype = found.record.dtype
+        self.stages.append(result)
+        at = found.coordinate
+        oracle, value = (float(y.data[at]), float(found.values[at])) if at and found.values is not None else (float("nan"), float("nan"))
+        bad = ~np.isfinite(found.values) if found.values is not None else np.ones(y.data.shape, bool)
+        self.divergences.append(divergence(stage, y.axes, at, float("inf"), True, oracle, value, "local", extent(bad, y.axes), found.invalid))
+
+    def _judge(self, stage: Stage, y: Tensor, found: Recorded) -> None:
+        assert found.values is not None and found.record is not None
+        verdict = self.judge.judge(stage, y, found.values)
+        result = StageResult(stage.step, stage.path, "local", "agree", y.axes, y.data.shape, found.record.dtype)
+        fill(result, verdict)
+        result.info = information.figures(y.data, found.values)
+        self.stages.append(result)
+        if verdict.inconclusive and result.verdict != "diverge":
+            result.verdict, result.reason = "inconclusive", verdict.inconclusive
+        if result.verdict == "diverge":
+            at = verdict.worst
+            proven = self._proven(stage, y, found.values, at)
+            where = verdict.ratio > 1
+            what = ""
+            if not where.any():
+                where = np.broadcast_to((verdict.row_ratio > 1).reshape(-1, *([1] * (where.ndim - 1))), where.shape)
+                what = "every element is within its own tolerance; the row's rms error is not" if where.any() else "small in every row, the same in all"
+            if not where.any():
+                where = np.ones(y.data.shape, bool)
+            self.divergences.append(divergence(stage, y.axes, at, result.pass_factor, proven, float(y.data[at]), float(found.values[at]), "local", extent(where, y.axes), what))
+
+    def _proven(self, stage: Stage, y: Tensor, c: Array, at: tuple[int, ...]) -> bool:
+        """Beyond what any order of summation could do: only where the stage's inputs carry no error of their own."""
+        if not all(a.exact for a in stage.args if isinstance(a, Tensor)):
+            return False
+        where = tuple(np.array([i]) for i in at)
+        bound = float(stage.op.bound(self.arithmetic, y.data, where, *stage.args, **stage.params)[0])
+        half = np.broadcast_to(np.asarray(y.half), y.data.shape)[at]
+        return bool(abs(c[at] - y.data[at]) > bound + half)
+
+    def _choice(self, stage: Stage, y: Tensor, c: Array) -> None:
+        if self.vocab is None:
+            return
+        origin, logits = self.vocab
+        picked = self.dump.get(origin.step, origin.path)
+        theirs = picked.float64().reshape(logits.data.shape) if picked is not None else None
+        made = choices(self.judge, origin, stage, logits, theirs, c.astype(np.int64))
+        self.margins.extend(made)
+        flips = [m for m in made if m.verdict == "flip"]
+        self.stages.append(StageResult(stage.step, stage.path, "local", "diverge" if flips else "agree", y.axes, y.data.shape, "i64",
+                                       ratio=float("inf") if flips else 0.0, worst=(flips[0].row,) if flips else ()))  # fmt: skip
+        if flips:
+            mask = np.zeros(y.data.shape, bool)
+            mask[[m.row for m in flips]] = True
+            first = flips[0]
+            self.divergences.append(divergence(stage, y.axes, (first.row,), float("inf"), True, first.choice, first.candidate, "local", extent(mask, y.axes),
+                                               first.rule or "a choice its own logits do not make"))  # fmt: skip
+
+    def _infer(self, stage: Stage, y: Tensor, found: Recorded) -> None:
+        """Storage as the values show it: representable in bf16 or f16 where the oracle's own are not."""
+        assert found.values is not None and found.record is not None
+        if found.record.dtype not in ("f32", "f64") or stage.op.kind in ("structural", "choice") or found.values.size < 32:
+            return
+        for name in ("bf16", "f16"):
+            if FORMATS[name].holds(found.values).all() and not FORMATS[name].holds(y.data).all():
+                self.storage.setdefault(name, set()).add(stage.path.rpartition(".")[2])
+                return
+
+
+def fill(result: StageResult, verdict: Verdict) -> None:
+    """Rows and totals of a stage from its judgement."""
+    shown = verdict.ratio if verdict.settled is None else np.where(verdict.settled, verdict.ratio, 0.0)
+    result.ratio = float(max(shown.max(initial=0.0), verdict.row_ratio.max(initial=0.0)))
+    result.rms = float(verdict.rms.max(initial=0.0))
+    result.common = verdict.common
+    result.worst = verdict.worst
+    result.rejudged = verdict.rejudged
+    per_row = shown.reshape(len(shown), -1).max(-1, initial=0.0) if len(shown) else np.zeros(0)
+    # "not (ratio <= 1)", so that NaN can never pass.
+    result.rows = [
+        Row(i, "agree" if r <= 1 else "diverge", float(max(r, e)), float(z))
+        for i, (r, e, z) in enumerate(zip(verdict.row_ratio, per_row, verdict.rms, strict=True))
+    ][:MAX_LISTED]
+    bad = any(not (r <= 1) for r in verdict.row_ratio) or not (verdict.common <= 1)
+    result.verdict = "diverge" if bad else "agree"
+
+
+def extent(where: Any, axes: tuple[str, ...]) -> Extent:
+    """Rows, heads and elements of a mask over a stage."""
+
+    def along(axis: str) -> list[int] | None:
+        if axis not in axes:
+            return None
+        at = axes.index(axis)
+        others = tuple(i for i in range(where.ndim) if i != at)
+        return [int(i) for i in np.flatnonzero(where.any(others) if others else where)]
+
+    rows = along(axes[0]) or []
+    return Extent(rows, along("head"), int(where.sum()), int(where.size))
+
+
+def divergence(stage: Stage, axes: tuple[str, ...], at: tuple[int, ...], ratio: float, proven: bool, oracle: float, candidate: float, mode: str, where: Extent, what: str = "") -> Divergence:
+    layer = re.search(r"\.L(\d+)\.", stage.path)
+    head = at[axes.index("head")] if at and "head" in axes else None
+    return Divergence(stage.step, stage.path, int(layer[1]) if layer else None, at[0] if at else -1, head, at, ratio, proven, oracle, candidate, mode, where, what)
+
+

@@ -1,0 +1,161 @@
+"""What a comparison found, as data: typed, JSON-ready, stable (`docs/report-schema.md`)."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+SCHEMA = "dflash-parity-report/1"
+EXIT = {"parity": 0, "divergence": 1, "inconclusive": 3}
+
+
+@dataclass
+class Row:
+    """One row of a stage: its verdict, worst error / tolerance, rms z."""
+
+    row: int
+    verdict: str
+    ratio: float
+    rms: float
+
+
+@dataclass
+class StageResult:
+    """One stage in one mode. ``ratio``: worst error / tolerance; ``pass_factor``: the factor on the tolerance that would have passed."""
+
+    step: int
+    stage: str
+    mode: str
+    verdict: str
+    axes: tuple[str, ...]
+    shape: tuple[int, ...]
+    dtype: str = ""
+    ratio: float = 0.0
+    rms: float = 0.0
+    common: float = 0.0
+    worst: tuple[int, ...] = ()
+    rows: list[Row] = field(default_factory=list)
+    rejudged: int = 0
+    reason: str = ""
+    info: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def pass_factor(self) -> float:
+        return max(self.ratio, self.common)
+
+
+@dataclass
+class Extent:
+    """Which rows, heads and how many elements of a stage diverge."""
+
+    rows: list[int]
+    heads: list[int] | None
+    elements: int
+    of: int
+
+
+@dataclass
+class Divergence:
+    """One independent divergence, at its worst element."""
+
+    step: int
+    stage: str
+    layer: int | None
+    row: int
+    head: int | None
+    element: tuple[int, ...]
+    ratio: float
+    proven: bool
+    oracle: float
+    candidate: float
+    mode: str
+    extent: Extent
+    what: str = ""
+
+
+@dataclass
+class Margin:
+    """One discrete choice: the oracle's gap between its choice and the next, its noise, and the candidate's choice.
+
+    ``verdict``: agree, tie (a different choice within noise) or flip (a different choice beyond it).
+    """
+
+    step: int
+    stage: str
+    row: int
+    choice: int
+    runner_up: int
+    gap: float
+    noise: float
+    flip_probability: float
+    candidate: int
+    candidate_gap: float
+    ulps: float
+    verdict: str
+    rule: str = ""
+
+
+@dataclass
+class Report:
+    """The whole finding. ``verdict``: parity, divergence or inconclusive; ``divergences[0]`` is the first in causal order."""
+
+    case: dict[str, Any]
+    geometry: dict[str, Any]
+    arithmetic: dict[str, Any]
+    candidate: dict[str, Any]
+    modes: tuple[str, ...]
+    stages: list[StageResult] = field(default_factory=list)
+    divergences: list[Divergence] = field(default_factory=list)
+    consequences: list[Divergence] = field(default_factory=list)
+    margins: list[Margin] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    unseen: list[str] = field(default_factory=list)
+    extra: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    versions: dict[str, str] = field(default_factory=dict)
+    timing: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def first_divergence(self) -> Divergence | None:
+        return self.divergences[0] if self.divergences else None
+
+    @property
+    def inconclusive(self) -> list[StageResult]:
+        return [s for s in self.stages if s.verdict == "inconclusive"]
+
+    @property
+    def verdict(self) -> str:
+        if self.divergences:
+            return "divergence"
+        return "inconclusive" if self.missing or self.inconclusive or not self.compared else "parity"
+
+    @property
+    def compared(self) -> int:
+        return sum(1 for s in self.stages if s.verdict != "unseen")
+
+    @property
+    def exit_status(self) -> int:
+        return EXIT[self.verdict]
+
+    def counts(self) -> Counter[str]:
+        return Counter(s.verdict for s in self.stages)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values; infinities and NaN become strings."""
+        body = asdict(self)
+        head = {"schema": SCHEMA, "verdict": self.verdict, "exit_status": self.exit_status}
+        first = asdict(self.first_divergence) if self.first_divergence else None
+        clean: dict[str, Any] = _finite(head | {"first_divergence": first} | body)
+        return clean
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {str(k): _finite(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(v) for v in value]
+    return value

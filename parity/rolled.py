@@ -1,0 +1,96 @@
+"""Rolled comparison: the oracle rolls forward from the case alone; rows are judged against an ensemble of healthy runs.
+
+`specs/noise-rules.md` 8.3: after every operation a fresh error with that operation's own variance, so that correlations are in.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from oracle.arithmetic import Arithmetic
+from oracle.floats import F32
+from oracle.readings import Reading, Sampled, Stage, Survey
+from oracle.tensor import Array, Tensor
+from parity import limits
+from parity.case import Case
+from parity.local import divergence, extent, recorded
+from parity.models import Progress, run
+from parity.report import Divergence, Row, StageResult
+
+if TYPE_CHECKING:
+    from dumps import Dump
+
+Key = tuple[int, str]
+
+
+@dataclass
+class Rolled:
+    """Runs the ensemble and judges. ``members``: how many sampled runs."""
+
+    case: Case
+    dump: Dump
+    arithmetic: Arithmetic
+    members: int = 8
+    seed: int = 0
+    stages: list[StageResult] = field(default_factory=list)
+    divergences: list[Divergence] = field(default_factory=list)
+    exact: dict[Key, tuple[Stage, Tensor]] = field(default_factory=dict)
+    spread: dict[Key, Array] = field(default_factory=dict)
+
+    def compare(self, progress: Progress | None = None) -> None:
+        say = progress or (lambda _: None)
+        survey = Survey(self.arithmetic)
+        say("rolled: oracle")
+        run(self.case, survey, self._keep)
+        for member in range(self.members):
+            say(f"rolled: sampled run {member + 1} of {self.members}")
+            run(self.case, Sampled(survey.own, self.seed + member), self._accumulate)
+        for key, (stage, y) in self.exact.items():
+            if stage.op.kind != "choice":
+                self._judge(stage, y, np.sqrt(self.spread[key] / self.members))
+
+    def _keep(self, stage: Stage, y: Tensor, reading: Reading) -> Tensor:
+        bare = Stage(stage.path, stage.op, (), {}, stage.step)
+        self.exact[stage.key] = (bare, y)
+        self.spread[stage.key] = np.zeros(len(y.data))
+        return y
+
+    def _accumulate(self, stage: Stage, y: Tensor, reading: Reading) -> Tensor:
+        if stage.op.kind != "choice":
+            self.spread[stage.key] += _mean_square(y.data - self.exact[stage.key][1].data)
+        return y
+
+    def _judge(self, stage: Stage, y: Tensor, sigma: Array) -> None:
+        found = recorded(self.dump, stage, y)
+        if found.record is None or found.invalid:
+            return
+        assert found.values is not None
+        store = self.arithmetic.stored(stage.path)
+        error = found.values - y.data
+        # Where healthy runs do not differ at all, the candidate's own storage rounding is all that is allowed.
+        fixed = sigma == 0
+        if fixed.any():
+            rounded = (store if store.p < F32.p else F32).round(y.data)
+            error = np.where(fixed.reshape(-1, *([1] * (error.ndim - 1))), found.values - rounded, error)
+        rms = np.sqrt(_mean_square(error))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratio = np.where(rms == 0, 0.0, np.where(sigma > 0, rms / sigma, np.inf))
+        verdicts = ["agree" if r <= limits.ROLLED_DRIFT else "drift" if r <= limits.ROLLED_DIVERGE else "diverge" for r in ratio]
+        worst = int(ratio.argmax()) if len(ratio) else 0
+        overall = next((v for v in ("diverge", "drift") if v in verdicts), "agree")
+        at = (worst, *(int(i) for i in np.unravel_index(np.abs(error[worst]).argmax(), error.shape[1:]))) if error.size else ()
+        self.stages.append(StageResult(
+            stage.step, stage.path, "rolled", overall, y.axes, y.data.shape, found.record.dtype, float(ratio.max(initial=0.0)) / limits.ROLLED_DIVERGE,
+            float(ratio.max(initial=0.0)), worst=at, rows=[Row(i, v, float(r / limits.ROLLED_DIVERGE), float(r)) for i, (v, r) in enumerate(zip(verdicts, ratio, strict=True))],
+        ))  # fmt: skip
+        if overall == "diverge":
+            where = np.broadcast_to((ratio > limits.ROLLED_DIVERGE).reshape(-1, *([1] * (error.ndim - 1))), error.shape)
+            what = f"row rms error is {ratio[worst]:.3g} times the spread of healthy runs"
+            self.divergences.append(divergence(stage, y.axes, at, float(ratio[worst]) / limits.ROLLED_DIVERGE, False, float(y.data[at]), float(found.values[at]), "rolled", extent(where, y.axes), what))
+
+
+def _mean_square(x: Array) -> Array:
+    return np.square(x.reshape(len(x), -1)).mean(-1) if x.size else np.zeros(len(x))
