@@ -120,7 +120,7 @@ class Fields:
 
     def words(self, key: str, choices: Sequence[str], count: int) -> tuple[str, ...]:
         """A list of exactly ``count`` strings out of ``choices``."""
-        expected = f"a list of {count} of {', '.join(choices)}"
+        expected = f"a list of {count} entries, each {' or '.join(choices)}"
         value = self._get(key, _ABSENT, expected)
         if not isinstance(value, list) or len(value) != count or not all(isinstance(v, str) and v in choices for v in value):
             self.refuse(key, expected)

@@ -74,8 +74,8 @@ class Role:
 
     @property
     def flat(self) -> tuple[int, ...]:
-        """The shape in the file: output axes merged."""
-        return self.shape if len(self.shape) == 1 else (math.prod(self.shape[:-1]), self.shape[-1])
+        """The shape in the file: output axes merged, so a bias [head, dim] is a vector."""
+        return (math.prod(self.shape[:-1]), self.shape[-1]) if self.axes[-1] == "in" else (math.prod(self.shape),)
 
 
 def layer_roles(g: Geometry | TargetGeometry, names: dict[str, str], prefix: str, parts: Iterable[str]) -> dict[str, Role]:

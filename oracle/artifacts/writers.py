@@ -10,7 +10,7 @@ import math
 import os
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -63,7 +63,8 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     except OSError as error:
         fail(path, f"cannot be written ({error.strerror or error}); check the folder and the space left")
     finally:
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
 
 
 def write_gguf(path: Path, metadata: dict[str, Typed], tensors: Sequence[PlannedTensor]) -> None:
