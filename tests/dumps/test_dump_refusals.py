@@ -180,6 +180,7 @@ GOOD = b"{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }\n"
         (npy(GOOD.replace(b"(2, 3)", b"(" + b"9" * 300 + b", 3)")), "simple descr, fortran_order and shape"),
         (npy(GOOD.replace(b"False", b"0")), "simple descr, fortran_order and shape"),
         (npy(GOOD.replace(b"'shape'", b"'descr'")), "simple descr, fortran_order and shape"),
+        (npy(GOOD.replace(b"False", b"False, 'descr': '<f4'")), "simple descr, fortran_order and shape"),
         (npy(GOOD.replace(b"False", b"False, 'x': 1")), "simple descr, fortran_order and shape"),
         (npy(GOOD.replace(b", 'fortran_order': False", b"")), "simple descr, fortran_order and shape"),
         (npy(b"__import__('os').getcwd()"), "simple descr, fortran_order and shape"),

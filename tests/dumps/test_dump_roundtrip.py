@@ -68,6 +68,8 @@ def test_every_bf16_pattern_survives_the_way_through_float32() -> None:
     finite = ~np.isnan(values)
     assert dtype == "bf16" and np.array_equal(back[finite], patterns[finite])
     assert np.isnan(widen(back[~finite], "bf16")).all()
+    low_payload = np.array([0x7F800001, 0xFFFFFFFF, 0xFF800001], np.uint32).view(np.float32)
+    assert np.isnan(widen(encode(low_payload, "bf16", "low")[1], "bf16")).all()
 
 
 @pytest.mark.parametrize(
