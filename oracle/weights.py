@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,32 @@ from numpy.typing import NDArray
 from oracle.artifacts import blocks
 from oracle.tensor import Array, Axes
 
-TILE_ROWS = 32
+TILE_VALUES, MIN_TILE_ROWS = 1 << 17, 16
+KEPT_BYTES = 256 << 20
+
+
+class _Kept:
+    """Small weights stay decoded, within a budget of the process: a case's passes would decode them a dozen times."""
+
+    def __init__(self, budget: int) -> None:
+        self.left = budget
+        self.arrays: weakref.WeakKeyDictionary[Weight, Array] = weakref.WeakKeyDictionary()
+
+    def get(self, w: Weight) -> Array | None:
+        found = self.arrays.get(w)
+        size = w.row_count * w.width * 8
+        if found is None and size <= min(self.left, KEPT_BYTES // 32):
+            self.left -= size
+            weakref.finalize(w, self._release, size)
+            found = self.arrays[w] = blocks.decode(w.raw, w.stored, w.width)
+            found.flags.writeable = False
+        return found
+
+    def _release(self, size: int) -> None:
+        self.left += size
+
+
+_KEPT = _Kept(KEPT_BYTES)
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,10 +83,12 @@ class Weight:
 
     def tile(self, start: int, stop: int) -> Array:
         """Rows ``start:stop`` of the weight flattened to ``[rows, in]``, as the f32 values the format defines, in float64."""
-        return blocks.decode(self.raw[start:stop], self.stored, self.width)
+        kept = _KEPT.get(self)
+        return blocks.decode(self.raw[start:stop], self.stored, self.width) if kept is None else kept[start:stop]
 
-    def tiles(self, rows: int = TILE_ROWS) -> Iterator[tuple[int, int, Array]]:
-        """Every tile in turn: (start, stop, float64 [stop - start, in])."""
+    def tiles(self) -> Iterator[tuple[int, int, Array]]:
+        """Every tile in turn: (start, stop, float64 [stop - start, in]); about a megabyte each."""
+        rows = max(TILE_VALUES // self.width, MIN_TILE_ROWS)
         for start in range(0, self.row_count, rows):
             stop = min(start + rows, self.row_count)
             yield start, stop, self.tile(start, stop)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from dumps import DumpWriter
 
 LIBRARIES = ("cpu",)
-NUMPY = tuple(arithmetics.PRESETS)
+NUMPY = tuple(name for name in arithmetics.PRESETS if name not in LIBRARIES)
 ENTRIES = ("auto", "op", "fused")
 
 
@@ -103,7 +103,7 @@ def _library(candidate: Candidate, case: Case, out: Path, fault: str | None, thr
     info = library.info
     entry = candidate.entry
     if entry == "auto":
-        entry = "op" if "per-op" in info.flags else "fused"
+        entry = "op" if case.role == "target" or fault or "linear" in library.ops else "fused"
     about = {"where": "emulated" if "emulated" in info.flags else "device" if "device" in info.flags else "host", "library": info.name,
              "version": info.version, "path": str(info.path), "source_hash": info.source_hash, "arithmetic": info.arithmetic, "entry": entry}  # fmt: skip
     with library.context(threads) as context, DumpWriter(out, case.describe(), _provenance(candidate, fault, **about)) as writer:

@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from oracle.models import Drafter, DrafterContext, Target, open_drafter, open_target
 from oracle.readings import Reading, Shapes
 from oracle.tape import Record, Tape
@@ -44,7 +46,7 @@ def _plain(value: Any) -> Any:
         return {k: _plain(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(v) for v in value]
-    return value
+    return value.item() if isinstance(value, np.generic) else value
 
 
 _CACHE: dict[tuple[Any, ...], CaseModel] = {}

@@ -146,7 +146,9 @@ def run_fused(case: Case, context: Context, writer: DumpWriter) -> None:
     step = [0]
 
     def dumped(stage: str, row0: int, array: NDArray[Any], dtype: str) -> None:
-        writer.put(step[0], stage, array, row0, dtype, axes.get((step[0], stage)))
+        # The library counts context rows by their absolute position, a dump by their place in the step.
+        first = row0 - case.steps[step[0]].at if case.steps[step[0]].kind == "append" else row0
+        writer.put(step[0], stage, array, first, dtype, axes.get((step[0], stage)))
 
     context.on_dump(dumped)
     drafter = context.drafter(fused_config(model.drafter), fused_weights(model.drafter, model.embedding, model.head))

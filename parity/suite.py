@@ -1,0 +1,156 @@
+"""``make parity``: the main job on the cases that everyone has, one summary table, reports in ``build/parity``.
+
+(a) a tiny Muse Glimmer drafter from a K-quant GGUF, op by op and fused, window and sink crossed; (b) a tiny generic drafter from
+a bf16 SafeTensors folder, three rounds with partial acceptance; (c) SmolLM2 on real text; (d) a planted fault that must be found.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from parity import render
+from parity.candidates import declared, parse
+from parity.case import Case
+from parity.cli import explain
+from parity.cli.build import seeded
+from parity.flow import run_candidate
+from parity.making import drafter_case, target_case
+from parity.realtext import PROMPT, smollm2, tokenizer
+from parity.report import Report
+
+FAULT_STAGE, FAULT_HEADS = "draft.L1.q_rope", [2, 3, 4, 5]
+FAULT = f"rope.position:stage={FAULT_STAGE},row=0,heads=2-5,offset=h//2"
+VERIFY_ROWS = 16
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of the suite: how to make the case, the candidate, and the fault planted in it, if any."""
+
+    key: str
+    title: str
+    make: Callable[[Path], Case]
+    candidate: str = "cpu"
+    entry: str = "op"
+    fault: str | None = None
+
+
+def _muse(dialect: dict[str, str], appends: tuple[int, ...]) -> Callable[[Path], Case]:
+    def make(models: Path) -> Case:
+        model, borrowed = seeded("muse-glimmer", "q4_k", 1, models)
+        assert borrowed is not None
+        return drafter_case(model, borrowed, dialect=dialect, appends=appends, accepts=(3, 0), seed=2)
+
+    return make
+
+
+def _qwen3(accepts: tuple[int, ...]) -> Callable[[Path], Case]:
+    def make(models: Path) -> Case:
+        model, borrowed = seeded("qwen3", "bf16", 1, models)
+        assert borrowed is not None
+        return drafter_case(model, borrowed, family="qwen3", appends=(17, 8), accepts=accepts, seed=3)
+
+    return make
+
+
+def _smollm2(_: Path) -> Case:
+    model = smollm2()
+    ids = tokenizer(model).encode(PROMPT.read_text())
+    return target_case(model, prefill=ids[:-VERIFY_ROWS], block=ids[-VERIFY_ROWS:], name="SmolLM2-135M-Instruct on real text")
+
+
+# Rows cross the window (24) in W_LE, and sink + window (4 + 24) in the ring.
+ENTRIES = (
+    Entry("a-op", "muse q4_k+q6_k GGUF, W_LE", _muse({}, (20, 1, 12))),
+    Entry("a-fused", "muse q4_k+q6_k GGUF, fused", _muse({}, (20, 1, 12)), entry="fused"),
+    Entry("a-ring", "muse sink+window ring, fused", _muse({"engine": "muser", "sink": "4"}, (20, 1, 12)), entry="fused"),
+    Entry("b", "qwen3 bf16, accepts 2 0 5", _qwen3((2, 0, 5))),
+    Entry("b-fused", "qwen3 bf16, fused", _qwen3((2, 0, 5)), entry="fused"),
+    Entry("c", "SmolLM2-135M, real text", _smollm2),
+    Entry("d", f"planted {FAULT.partition(':')[0]} in qwen3", _qwen3(()), fault=FAULT),
+)
+
+
+def as_expected(entry: Entry, report: Report) -> bool:
+    """Parity, or for a planted fault: that stage, row and those heads, and no other stage."""
+    if entry.fault is None:
+        return report.verdict == "parity"
+    found = [(d.stage, d.extent.rows, d.extent.heads) for d in report.divergences]
+    return found == [(FAULT_STAGE, [0], FAULT_HEADS)]
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the suite; exit status 0 when every entry is as expected."""
+    parser = argparse.ArgumentParser(prog="parity.suite", description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path("build/parity"))
+    parser.add_argument("--only", default="", help="keys, comma separated: " + ", ".join(e.key for e in ENTRIES))
+    options = parser.parse_args(argv)
+    chosen = [e for e in ENTRIES if not options.only or e.key in options.only.split(",")]
+    console = Console()
+    results: list[tuple[Entry, Report | None, str, float]] = []
+    with Progress(TextColumn("{task.description}"), BarColumn(24), TimeElapsedColumn(), console=console, transient=True) as bar:
+        task = bar.add_task("", total=len(chosen))
+        for entry in chosen:
+            began = time.perf_counter()
+            report, error = _one(entry, options.out, lambda text, e=entry: bar.update(task, description=f"{e.key}: {text}"))
+            results.append((entry, report, error, time.perf_counter() - began))
+            bar.advance(task)
+    console.print(_summary(results))
+    _details(console, results)
+    console.print(f"reports: {options.out}", highlight=False)
+    return 0 if all(r is not None and as_expected(e, r) for e, r, _, _ in results) else 1
+
+
+def _one(entry: Entry, out: Path, progress: Callable[[str], None]) -> tuple[Report | None, str]:
+    try:
+        case = entry.make(out / "models")
+        candidate = parse(entry.candidate, entry.entry)
+        report = run_candidate(case, candidate, declared(candidate, None), fault=entry.fault, keep=out / entry.key, progress=progress)
+    except Exception as e:
+        explain(e)
+        return None, str(e)
+    folder = out / entry.key
+    (folder / "report.txt").write_text(render.text(report, every_stage=True))
+    (folder / "report.json").write_text(json.dumps(report.to_json(), indent=1))
+    (folder / "junit.xml").write_text(render.junit({entry.key: report}))
+    return report, ""
+
+
+def _summary(results: list[tuple[Entry, Report | None, str, float]]) -> Table:
+    table = Table(caption="local: worst error / tolerance; rolled: worst row error / spread of healthy runs", caption_justify="left", box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for name in ("case", "what", "verdict", "stages", "local", "rolled", "ties", "s"):
+        table.add_column(name, no_wrap=name != "what", justify="left" if name in ("case", "what", "verdict") else "right")
+    for entry, report, error, seconds in results:
+        if report is None:
+            table.add_row(entry.key, entry.title, f"[red]error[/]: {error[:60]}", "", "", "", "", f"{seconds:.1f}")
+            continue
+        good = as_expected(entry, report)
+        word = report.verdict if entry.fault is None else ("found as planted" if good else f"NOT as planted: {report.verdict}")
+        local = max((s.pass_factor for s in report.stages if s.mode == "local"), default=0.0)
+        rolled = max((s.rms for s in report.stages if s.mode == "rolled"), default=0.0)
+        ties = sum(m.verdict == "tie" for m in report.margins)
+        table.add_row(entry.key, entry.title, f"[{'green' if good else 'red'}]{word}[/]", str(report.compared), f"{local:.3g}", f"{rolled:.3g}", str(ties), f"{seconds:.1f}")
+    return table
+
+
+def _details(console: Console, results: list[tuple[Entry, Report | None, str, float]]) -> None:
+    """The planted fault's headline, and that of everything unexpected."""
+    for entry, report, _, _ in results:
+        if report is not None and (entry.fault or not as_expected(entry, report)):
+            console.print(f"{entry.key}: {render.headline(report)}", highlight=False, markup=False)
+            for d in report.divergences[:3]:
+                console.print(f"   {render.describe(d)}", highlight=False, markup=False)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
