@@ -74,6 +74,7 @@ def test_an_exception_in_the_block_leaves_an_incomplete_dump_and_the_announced_s
     found = open_dump(tmp_path / "d")
     assert not found.complete and found.announced == announced(tmp_path / "d") == "draft.L0.o"
     assert found.stages(0) == ("draft.L0.o",)
+    assert (tmp_path / "d" / "current").read_text() == "draft.L0.o\n"
 
 
 def test_closing_forgets_the_announced_stage(tmp_path: Path) -> None:

@@ -296,7 +296,15 @@ def test_a_file_that_shrank_after_opening(tmp_path: Path) -> None:
 
 
 NAME = "0/draft.fc@0"
+
+
+def leave_a_hole(file: Path) -> None:
+    edit_packed(file, lambda header: header["1/draft.pick@0"].update(data_offsets=[40, 44]))
+    file.write_bytes(file.read_bytes() + bytes(4))
+
+
 PACKED: list[tuple[Callable[[Path], Any], str]] = [
+    (leave_a_hole, r"tensor '1/draft\.pick@0': expected its bytes to start at 36 .no hole, no overlap., found 40"),
     (lambda file: file.write_bytes(b""), "expected a packed dump .SafeTensors., found a header of 0 bytes in a file of 0"),
     (lambda file: file.write_bytes(b"\xff" * 64), "found a header of 18446744073709551615 bytes in a file of 64"),
     (lambda file: file.write_bytes((2).to_bytes(8, "little") + b"[]"), "expected the header to be a JSON object"),

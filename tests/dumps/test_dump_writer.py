@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -120,6 +122,16 @@ def test_numpy_integers_are_steps_and_rows(tmp_path: Path) -> None:
     assert record is not None and record.row0 == 2
 
 
+@pytest.fixture
+def eager_switching() -> Iterator[None]:
+    """Threads change places as often as the interpreter lets them."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("eager_switching")
 def test_threads_put_at_once(tmp_path: Path) -> None:
     threads, each = 8, 25
     start = threading.Barrier(threads)
