@@ -11,19 +11,13 @@
 namespace dlab {
 namespace {
 
+// Loops of 16 are kept from being unrolled, or the compiler would not vectorise them.
 #define DLAB_DECODER __attribute__((noinline)) void
 
-typedef int8_t Bytes8 __attribute__((vector_size(8)));
-typedef float Floats8 __attribute__((vector_size(32)));
-
-// o[i] = scale * q[i] - minimum over 32 values, via vectors: compilers do not find the byte to float conversion by themselves.
-inline void scale_bytes(const int8_t* q, float scale, float minimum, int n, float* __restrict o) {
-  for (int i = 0; i < n; i += 8) {
-    Bytes8 bytes;
-    memcpy(&bytes, q + i, 8);
-    const Floats8 values = scale * __builtin_convertvector(bytes, Floats8) - minimum;
-    memcpy(o + i, &values, 32);
-  }
+// o[i] = scale * q[i] - minimum. Count is fixed and the loop plain, so that the compiler vectorises the byte to float conversion.
+template <int Count>
+inline void scale_bytes(const int8_t* __restrict q, float scale, float minimum, float* __restrict o) {
+  for (int i = 0; i < Count; ++i) o[i] = scale * static_cast<float>(static_cast<int>(q[i])) - minimum;
 }
 
 DLAB_DECODER decode_f32(const uint8_t* __restrict b, float* __restrict o, int64_t n) { memcpy(o, b, static_cast<size_t>(n) * 4); }
@@ -41,11 +35,12 @@ DLAB_DECODER decode_bf16(const uint8_t* __restrict b, float* __restrict o, int64
 }
 
 DLAB_DECODER decode_q8_0(const uint8_t* __restrict b, float* __restrict o, int64_t n) {
-  for (; n > 0; n -= 32, b += 34, o += 32) scale_bytes(reinterpret_cast<const int8_t*>(b + 2), load_half(b), 0.0f, 32, o);
+  for (; n > 0; n -= 32, b += 34, o += 32) scale_bytes<32>(reinterpret_cast<const int8_t*>(b + 2), load_half(b), 0.0f, o);
 }
 
 // Low nibbles are values 0..15, high nibbles 16..31; shift is subtracted from each.
-inline void split_nibbles(const uint8_t* q, int shift, int8_t* t) {
+inline void split_nibbles(const uint8_t* __restrict q, int shift, int8_t* __restrict t) {
+#pragma GCC unroll 1
   for (int i = 0; i < 16; ++i) {
     t[i] = static_cast<int8_t>((q[i] & 15) - shift);
     t[16 + i] = static_cast<int8_t>((q[i] >> 4) - shift);
@@ -56,7 +51,7 @@ DLAB_DECODER decode_q4_0(const uint8_t* __restrict b, float* __restrict o, int64
   alignas(32) int8_t t[32];
   for (; n > 0; n -= 32, b += 18, o += 32) {
     split_nibbles(b + 2, 8, t);
-    scale_bytes(t, load_half(b), 0.0f, 32, o);
+    scale_bytes<32>(t, load_half(b), 0.0f, o);
   }
 }
 
@@ -64,7 +59,7 @@ DLAB_DECODER decode_q4_1(const uint8_t* __restrict b, float* __restrict o, int64
   alignas(32) int8_t t[32];
   for (; n > 0; n -= 32, b += 20, o += 32) {
     split_nibbles(b + 4, 0, t);
-    scale_bytes(t, load_half(b), -load_half(b + 2), 32, o);
+    scale_bytes<32>(t, load_half(b), -load_half(b + 2), o);
   }
 }
 
@@ -75,7 +70,7 @@ DLAB_DECODER decode_q5_0(const uint8_t* __restrict b, float* __restrict o, int64
     memcpy(&fifth, b + 2, 4);
     split_nibbles(b + 6, 16, t);
     for (int i = 0; i < 32; ++i) t[i] = static_cast<int8_t>(t[i] + static_cast<int>((fifth >> i) & 1u) * 16);
-    scale_bytes(t, load_half(b), 0.0f, 32, o);
+    scale_bytes<32>(t, load_half(b), 0.0f, o);
   }
 }
 
@@ -103,8 +98,8 @@ DLAB_DECODER decode_q4_k(const uint8_t* __restrict b, float* __restrict o, int64
         t[l] = static_cast<int8_t>(q[l] & 15);
         t[32 + l] = static_cast<int8_t>(q[l] >> 4);
       }
-      scale_bytes(t, d * s0, dmin * m0, 32, o + 64 * c);
-      scale_bytes(t + 32, d * s1, dmin * m1, 32, o + 64 * c + 32);
+      scale_bytes<32>(t, d * s0, dmin * m0, o + 64 * c);
+      scale_bytes<32>(t + 32, d * s1, dmin * m1, o + 64 * c + 32);
     }
   }
 }
@@ -124,14 +119,15 @@ DLAB_DECODER decode_q5_k(const uint8_t* __restrict b, float* __restrict o, int64
         t[l] = static_cast<int8_t>((q[l] & 15) | ((bits & 1) << 4));
         t[32 + l] = static_cast<int8_t>((q[l] >> 4) | ((bits & 2) << 3));
       }
-      scale_bytes(t, d * s0, dmin * m0, 32, o + 64 * c);
-      scale_bytes(t + 32, d * s1, dmin * m1, 32, o + 64 * c + 32);
+      scale_bytes<32>(t, d * s0, dmin * m0, o + 64 * c);
+      scale_bytes<32>(t + 32, d * s1, dmin * m1, o + 64 * c + 32);
     }
   }
 }
 
 DLAB_DECODER decode_q6_k(const uint8_t* __restrict b, float* __restrict o, int64_t n) {
   alignas(32) int8_t t[128];
+  alignas(32) float values[128];
   for (; n > 0; n -= 256, b += 210, o += 256) {
     const float d = load_half(b + 208);
     const int8_t* scales = reinterpret_cast<const int8_t*>(b + 192);
@@ -144,7 +140,13 @@ DLAB_DECODER decode_q6_k(const uint8_t* __restrict b, float* __restrict o, int64
         t[64 + l] = static_cast<int8_t>(((low[l] >> 4) | (high[l] & 48)) - 32);
         t[96 + l] = static_cast<int8_t>(((low[32 + l] >> 4) | ((high[l] & 192) >> 2)) - 32);
       }
-      for (int s = 0; s < 8; ++s) scale_bytes(t + 16 * s, d * static_cast<float>(scales[8 * g + s]), 0.0f, 16, o + 128 * g + 16 * s);
+      scale_bytes<128>(t, 1.0f, 0.0f, values);
+      for (int j = 0; j < 8; ++j) {
+        const float scale = d * static_cast<float>(scales[8 * g + j]);
+        float* __restrict to = o + 128 * g + 16 * j;
+#pragma GCC unroll 1
+        for (int i = 0; i < 16; ++i) to[i] = scale * values[16 * j + i];
+      }
     }
   }
 }

@@ -64,8 +64,11 @@ void tile_sums(const Weight& w, int64_t first, int64_t count, const float* packe
   for (int64_t k = 0, chunk = 0; k < w.width; k += kChunk, ++chunk) {
     const int64_t n = w.width - k < kChunk ? w.width - k : kChunk;
     for (int i = 0; i < kTile; ++i) decode(w.dtype, w.row(first + (i < count ? i : 0)) + chunk * step, decoded[i], n);
-    for (int64_t g = 0; g < groups; ++g)
-      chunk_product<kTile, Shape<Lanes>::vectors>(decoded, packed + (g * w.width + k) * Lanes, n, acc[g]);
+    for (int64_t g = 0; g < groups; ++g) {
+      const float* x = packed + (g * w.width + k) * Lanes;
+      if (n == kChunk) chunk_product<kTile, Shape<Lanes>::vectors>(decoded, x, kChunk, acc[g]);  // a constant unrolls
+      else chunk_product<kTile, Shape<Lanes>::vectors>(decoded, x, n, acc[g]);
+    }
   }
 }
 
