@@ -24,8 +24,10 @@ class ArtifactError(ValueError):
 
 def show(value: object, limit: int = 80) -> str:
     """``repr`` of something read from a file, in ASCII and cut to ``limit`` characters, fit for a message."""
-    if isinstance(value, str):
+    if isinstance(value, (str, list)):
         value = value[: limit + 1]
+    elif isinstance(value, np.ndarray):
+        value = value[: limit + 1].tolist()
     text = ascii(value)
     return text if len(text) <= limit else text[:limit] + "..."
 
@@ -85,6 +87,11 @@ class Container:
     tensors: dict[str, StoredTensor]
     files: tuple[FileIdentity, ...]
 
+    def scalar(self, key: str) -> Any:
+        """The value under ``key`` if it is a single number, bool or string, else None."""
+        value = self.metadata.get(key)
+        return value if isinstance(value, (bool, int, float, str)) else None
+
     @property
     def metadata_path(self) -> Path:
         """The file that holds the metadata, for messages."""
@@ -126,11 +133,15 @@ def map_file(path: Path, smallest: int) -> Bytes:
 def open_container(path: str | Path) -> Container:
     """Open a GGUF file or a SafeTensors folder; `ArtifactError` says what is wrong with it."""
     where = Path(path)
-    if where.is_dir():
+    try:
+        is_folder, exists = where.is_dir(), where.exists()
+    except OSError as error:
+        fail(where, f"cannot be read ({error.strerror or error}); check the path and its permissions")
+    if is_folder:
         from oracle.artifacts.safetensors_folder import read_folder
 
         return read_folder(where)
-    if not where.exists():
+    if not exists:
         fail(where, "no such file or folder; expected a .gguf file or a folder with config.json and model.safetensors")
     if where.suffix == ".safetensors":
         fail(where, "a SafeTensors model is opened by its folder (config.json beside the weights); give the folder")

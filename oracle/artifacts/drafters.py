@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from oracle.artifacts import muse, qwen3
 from oracle.artifacts.container import Container, Identity, fail, open_container, show
 from oracle.artifacts.roles import drafter_weights, formats_of, rename, take
@@ -48,29 +50,27 @@ def resolve_family(container: Container) -> str:
 
 
 def _resolve_gguf(container: Container) -> str:
-    keys = container.metadata
-    architecture = keys.get("general.architecture")
-    if architecture != "dflash":
-        fail(container.path, f"key general.architecture: expected 'dflash' for a drafter, found {show(architecture)}")
-    if keys.get("dflash.sample_from_anchor") is True:
+    key = container.scalar
+    if key("general.architecture") != "dflash":
+        found = show(container.metadata.get("general.architecture"))
+        fail(container.path, f"key general.architecture: expected 'dflash' for a drafter, found {found}")
+    if key("dflash.sample_from_anchor") is True:
         fail(container.path, "family qwen38-flash-next (dflash.sample_from_anchor is true) is not supported by this version")
-    if keys.get("dflash.block_count") == muse.LAYERS:
+    if key("dflash.block_count") == muse.LAYERS:
         if _muse_window(container):
             return muse.FAMILY
-        if not keys.get("dflash.attention.sliding_window") and _muse_sized(
-            keys.get("dflash.embedding_length"), keys.get("tokenizer.ggml.mask_token_id")
-        ):
+        if not key("dflash.attention.sliding_window") and _muse_sized(key("dflash.embedding_length"), key("tokenizer.ggml.mask_token_id")):
             fail(container.path, "ambiguous: muse-glimmer sizes but no sliding window; say --family muse-glimmer or --family qwen3")
     return qwen3.FAMILY
 
 
 def _muse_window(container: Container) -> bool:
     """A window on all layers, nothing causal, no biases: `DESIGN.md` section 7."""
-    keys = container.metadata
-    window, pattern = (keys.get(f"dflash.attention.{k}") for k in ("sliding_window", "sliding_window_pattern"))
-    every = pattern is None or container.kinds["dflash.attention.sliding_window_pattern"] != "array of bool" or bool(pattern.all())
-    causal = keys.get("dflash.attention.causal") is True
-    return bool(window) and every and not causal and not any(n.endswith(".bias") for n in container.tensors)
+    pattern = container.metadata.get("dflash.attention.sliding_window_pattern")
+    every = not isinstance(pattern, np.ndarray) or pattern.dtype != np.bool_ or bool(pattern.all())
+    causal = container.scalar("dflash.attention.causal") is True
+    biased = any(n.endswith(".bias") for n in container.tensors)
+    return bool(container.scalar("dflash.attention.sliding_window")) and every and not causal and not biased
 
 
 def _muse_sized(hidden: object, mask: object) -> bool:

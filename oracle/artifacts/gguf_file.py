@@ -91,6 +91,9 @@ class Strings(Sequence[str]):
     def __len__(self) -> int:
         return len(self._bounds) // 2
 
+    def __repr__(self) -> str:
+        return f"<{len(self)} strings>"
+
     @overload
     def __getitem__(self, index: int) -> str: ...
     @overload
@@ -158,7 +161,7 @@ def read_gguf(path: Path) -> Container:
     cursor = Cursor(path, data)
     tensor_count, key_count = _read_counts(cursor)
     metadata, kinds = _read_metadata(cursor, key_count)
-    if metadata.get("split.count", 1) not in (0, 1):
+    if "split.count" in metadata and not (kinds["split.count"] in ("u16", "u32") and metadata["split.count"] <= 1):
         fail(path, f"key split.count: one of {show(metadata['split.count'])} shards; expected a single file, merge the shards first")
     alignment = _alignment(path, metadata, kinds)
     infos = _read_infos(cursor, tensor_count, alignment)

@@ -85,7 +85,7 @@ def _from_config(container: Container, names: set[str]) -> Description:
     config = Fields(container, container.metadata)
     _check_architecture(config)
     inner = config.child("dflash_config")
-    sizes = read_config_sizes(config, default_kv=False)
+    sizes = read_config_sizes(config, required=True)
     _check_layers(config, "num_hidden_layers", sizes["layers"])
     rope = read_rope(config, sizes["head_dim"], DEFAULT_THETA)
     eps = config.number("rms_norm_eps", 1e-12, 1e-1)

@@ -59,7 +59,7 @@ def _from_config(container: Container) -> Description:
         config.refuse("architectures", "['DFlashDraftModel']", "other drafter architectures are not supported by this version")
     config.must_be("model_type", "qwen3")
     inner = config.child("dflash_config")
-    sizes = read_config_sizes(config, default_kv=True)
+    sizes = read_config_sizes(config, required=True)
     vocab = config.integer("vocab_size", 1, LARGEST_DIM)
     target_layers = config.integer("num_target_layers", 1, LARGEST_LAYERS, default=None)
     sliding, window = _sliding(config, sizes["layers"])

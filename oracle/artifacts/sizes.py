@@ -32,18 +32,21 @@ HARMLESS_CONFIG = (
 HARMLESS_GGUF = ("general.", "tokenizer.", "quantize.", "split.")
 
 
-def read_config_sizes(config: Fields, default_kv: bool) -> dict[str, int]:
-    """Sizes by their `Geometry` names out of a Hugging Face config. ``default_kv``: kv heads default to the heads."""
+def read_config_sizes(config: Fields, required: bool) -> dict[str, int]:
+    """Sizes by their `Geometry` names out of a Hugging Face config.
+
+    ``required``: kv heads and head width must be spelled out, because the families' own defaults are constants that
+    differ from ``hidden / heads`` (Muse: 128, not 208).
+    """
     sizes = {
         "hidden": config.integer("hidden_size", 1, LARGEST_DIM),
         "intermediate": config.integer("intermediate_size", 1, LARGEST_DIM),
         "layers": config.integer("num_hidden_layers", 1, LARGEST_LAYERS),
         "heads": config.integer("num_attention_heads", 1, LARGEST_HEADS),
     }
-    kv_default = {"default": sizes["heads"]} if default_kv else {}
+    kv_default = {} if required else {"default": sizes["heads"]}
     sizes["kv_heads"] = config.integer("num_key_value_heads", 1, LARGEST_HEADS, **kv_default)
-    whole = sizes["hidden"] % sizes["heads"] == 0
-    derived = {"default": sizes["hidden"] // sizes["heads"]} if whole else {}
+    derived = {"default": sizes["hidden"] // sizes["heads"]} if not required and sizes["hidden"] % sizes["heads"] == 0 else {}
     sizes["head_dim"] = config.integer("head_dim", 2, LARGEST_HEAD_DIM, **derived)
     _check_heads(config, sizes, "num_key_value_heads", "head_dim")
     return sizes
@@ -101,9 +104,10 @@ def token_count(keys: Fields) -> int:
     """The number of tokens in the file's vocabulary, the length of ``tokenizer.ggml.tokens``."""
     key = "tokenizer.ggml.tokens"
     keys.ignore(key)
-    tokens = keys.values.get(key, ())
-    if keys.container.kinds.get(key) != "array of string" or not 1 <= len(tokens) <= LARGEST_DIM:
-        found = f"{keys.container.kinds.get(key, 'nothing')} of length {len(tokens)}" if key in keys.values else "nothing"
+    tokens = keys.values.get(key)
+    kind = keys.container.kinds.get(key, "nothing")
+    if kind != "array of string" or tokens is None or not 1 <= len(tokens) <= LARGEST_DIM:
+        found = f"{kind} of length {len(tokens)}" if tokens is not None and kind == "array of string" else kind
         fail(keys.container.path, f"key {key}: expected an array of 1 to {LARGEST_DIM} strings, found {found}")
     return len(tokens)
 

@@ -130,7 +130,7 @@ def _from_config(container: Container) -> tuple[TargetGeometry, list[str]]:
     if named != ["LlamaForCausalLM"]:
         config.refuse("architectures", "['LlamaForCausalLM']", "other targets are not supported by this version")
     config.must_be("model_type", "llama")
-    sizes = read_config_sizes(config, default_kv=True)
+    sizes = read_config_sizes(config, required=False)
     vocab = config.integer("vocab_size", 1, LARGEST_DIM)
     eps = config.number("rms_norm_eps", 1e-12, 1e-1)
     rope = read_rope(config, sizes["head_dim"], DEFAULT_THETA, ("linear", "llama3"))

@@ -96,6 +96,48 @@ def test_config_values(tmp_path: Path, key: str, value: Any) -> None:
     opened_or_refused(file.write(tmp_path / "m"), open_drafter_files)
 
 
+typed = st.one_of(
+    st.tuples(st.just("u32"), st.integers(0, (1 << 32) - 1) | st.integers(0, 9)),
+    st.tuples(st.just("i32"), st.integers(-9, 9)),
+    st.tuples(st.just("u64"), st.integers(0, (1 << 64) - 1)),
+    st.tuples(st.just("bool"), st.integers(0, 1)),
+    st.tuples(st.sampled_from(["f32", "f64"]), st.floats(width=32)),
+    st.tuples(st.just("string"), st.text(st.characters(codec="utf-8"), max_size=8)),
+    st.tuples(st.sampled_from(["array of u32", "array of f32", "array of bool"]), st.lists(st.integers(0, 1), max_size=400)),
+    st.tuples(st.just("array of string"), st.lists(st.just("t"), max_size=3) | st.just(["t"] * 300)),
+)
+known = [
+    *sorted(muse_gguf().keys),
+    "split.count",
+    "general.alignment",
+    "dflash.sample_from_anchor",
+    "dflash.attention.causal",
+    "dflash.vocab_size",
+]
+
+
+@quick
+@given(changes=st.dictionaries(st.sampled_from(known), typed, min_size=1, max_size=2))
+def test_gguf_values(tmp_path: Path, changes: dict[str, tuple[str, Any]]) -> None:
+    """A value of any type under any known key."""
+    file = muse_gguf()
+    file.keys |= changes
+    path = tmp_path / "m.gguf"
+    path.write_bytes(file.render())
+    opened_or_refused(path, open_drafter_files)
+    inspect_artifact(path)
+
+
+@quick
+@given(key=st.sampled_from(sorted(llama_gguf().keys)), value=typed)
+def test_target_values(tmp_path: Path, key: str, value: tuple[str, Any]) -> None:
+    file = llama_gguf()
+    file.keys[key] = value
+    path = tmp_path / "m.gguf"
+    path.write_bytes(file.render())
+    opened_or_refused(path, open_target_files)
+
+
 @quick
 @given(changes=edits)
 def test_inspect_reports_and_never_raises(tmp_path: Path, changes: list[Edit]) -> None:

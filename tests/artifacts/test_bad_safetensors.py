@@ -149,6 +149,8 @@ QWEN3: dict[str, tuple[Edit, list[str]]] = {
     "layers huge": (config(num_hidden_layers=10**30), ["num_hidden_layers"]),
     "hidden a list": (config(hidden_size=[8]), ["hidden_size", "[8]"]),
     "heads do not divide": (config(num_key_value_heads=3), ["num_key_value_heads", "divisor"]),
+    "head width missing": (without("head_dim"), ["missing key head_dim"]),
+    "kv heads missing": (without("num_key_value_heads"), ["missing key num_key_value_heads"]),
     "head width odd": (config(head_dim=3), ["head_dim", "even"]),
     "eps zero": (config(rms_norm_eps=0), ["rms_norm_eps"]),
     "eps a string": (config(rms_norm_eps="1e-6"), ["rms_norm_eps", "'1e-6'"]),
