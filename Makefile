@@ -35,7 +35,7 @@ lint: $(VENV)/.dev
 $(VENV)/.base: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) "scikit-build-core>=0.11" "cmake>=3.20" ninja
-	$(PIP) "numpy>=2.0,<3" "scipy>=1.13,<2" "cffi>=1.17,<3" "click>=8.1,<9" "rich>=13.7,<16" "gguf>=0.17,<0.20" "safetensors>=0.5,<1"
+	$(PIP) "numpy>=2.0,<3" "scipy>=1.13,<2" "cffi>=1.17,<3" "click>=8.1,<9" "rich>=13.7,<16" "gguf>=0.17,<0.20" "safetensors>=0.5,<1" "threadpoolctl>=3.2,<4"
 	touch $@
 
 $(VENV)/.native: $(VENV)/.base $(NATIVE)

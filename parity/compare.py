@@ -20,6 +20,7 @@ from parity.local import Local
 from parity.models import Progress, declared_stages, open_case_model, run
 from parity.report import Divergence, Report
 from parity.rolled import Rolled
+from parity.threads import threads_for
 
 if TYPE_CHECKING:
     from dumps import Dump
@@ -43,7 +44,8 @@ def compare_dump(
         began = time.perf_counter()
         say("local: oracle on the candidate's inputs")
         tape = Local(dump, arithmetic, Judge(arithmetic, total))
-        run(case, Noise(arithmetic), tape)
+        with threads_for(open_case_model(case)):
+            run(case, Noise(arithmetic), tape)
         report.stages += tape.stages
         report.divergences += tape.divergences
         report.margins += tape.margins

@@ -13,12 +13,12 @@ def figures(y: Array, c: Array) -> dict[str, float]:
     if not a.size:
         return {}
     difference = b - a
-    energy, other = float(a @ a), float(b @ b)
-    ac, bc = a - a.mean(), b - b.mean()
-    spread = float(np.sqrt((ac @ ac) * (bc @ bc)))
+    energy, other, both = float(a @ a), float(b @ b), float(a @ b)
+    n, mean_a, mean_b = a.size, float(a.mean()), float(b.mean())
+    spread = np.sqrt(max(energy - n * mean_a**2, 0.0) * max(other - n * mean_b**2, 0.0))
     return {
-        "cosine": float(a @ b) / np.sqrt(energy * other) if energy * other > 0 else 1.0 if energy == other else 0.0,
-        "nmse": float(difference @ difference) / energy if energy > 0 else float(np.any(difference)),
-        "pcc": float(ac @ bc) / spread if spread > 0 else 1.0,
-        "max_abs": float(np.abs(difference).max()),
+        "cosine": both / np.sqrt(energy * other) if energy * other > 0 else float(energy == other),
+        "nmse": float(difference @ difference) / energy if energy > 0 else float(other > 0),
+        "pcc": (both - n * mean_a * mean_b) / float(spread) if spread > 0 else 1.0,
+        "max_abs": float(max(difference.max(), -difference.min())),
     }

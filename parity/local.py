@@ -15,12 +15,11 @@ from oracle.tensor import Array, Tensor
 from parity import information
 from parity.judge import Judge, Verdict
 from parity.margins import choices
-from parity.report import Divergence, Extent, Margin, Row, StageResult
+from parity.report import Divergence, Extent, Margin, StageResult
 
 if TYPE_CHECKING:
     from dumps import Dump, StageRecord
 
-MAX_LISTED = 4096
 
 
 @dataclass
@@ -173,12 +172,12 @@ def fill(result: StageResult, verdict: Verdict) -> None:
     result.worst = verdict.worst
     result.rejudged = verdict.rejudged
     per_row = shown.reshape(len(shown), -1).max(-1, initial=0.0) if len(shown) else np.zeros(0)
+    result.row_ratio = np.maximum(verdict.row_ratio, per_row).tolist()
+    result.row_rms = verdict.rms.tolist()
     # "not (ratio <= 1)", so that NaN can never pass.
-    result.rows = [
-        Row(i, "agree" if r <= 1 else "diverge", float(max(r, e)), float(z))
-        for i, (r, e, z) in enumerate(zip(verdict.row_ratio, per_row, verdict.rms, strict=True))
-    ][:MAX_LISTED]
-    bad = any(not (r <= 1) for r in verdict.row_ratio) or not (verdict.common <= 1)
+    if not (verdict.row_ratio <= 1).all():
+        result.row_verdict = ["agree" if r <= 1 else "diverge" for r in verdict.row_ratio]
+    bad = bool(result.row_verdict) or not (verdict.common <= 1)
     result.verdict = "diverge" if bad else "agree"
 
 

@@ -12,18 +12,13 @@ EXIT = {"parity": 0, "divergence": 1, "inconclusive": 3}
 
 
 @dataclass
-class Row:
-    """One row of a stage: its verdict, worst error / tolerance, rms z."""
-
-    row: int
-    verdict: str
-    ratio: float
-    rms: float
-
-
-@dataclass
 class StageResult:
-    """One stage in one mode. ``ratio``: worst error / tolerance; ``pass_factor``: the factor on the tolerance that would have passed."""
+    """One stage in one mode.
+
+    ``ratio``: worst error / tolerance, of elements and rows; ``rms``: largest rms z (rolled: error / spread) of a row; ``common``: pooled
+    signed test against its limit; ``pass_factor``: the factor on the tolerance that would have passed. ``row_ratio``, ``row_rms``:
+    the same per row; ``row_verdict``: per row, or empty where every row agrees.
+    """
 
     step: int
     stage: str
@@ -36,7 +31,9 @@ class StageResult:
     rms: float = 0.0
     common: float = 0.0
     worst: tuple[int, ...] = ()
-    rows: list[Row] = field(default_factory=list)
+    row_ratio: list[float] = field(default_factory=list)
+    row_rms: list[float] = field(default_factory=list)
+    row_verdict: list[str] = field(default_factory=list)
     rejudged: int = 0
     reason: str = ""
     info: dict[str, float] = field(default_factory=dict)
@@ -144,7 +141,9 @@ class Report:
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values; infinities and NaN become strings."""
-        body = asdict(self)
+        body = {k: v for k, v in vars(self).items() if k != "stages"}
+        body = {k: [asdict(x) for x in v] if k in ("divergences", "consequences", "margins") else v for k, v in body.items()}
+        body["stages"] = [vars(stage) | {"pass_factor": stage.pass_factor} for stage in self.stages]
         head = {"schema": SCHEMA, "verdict": self.verdict, "exit_status": self.exit_status}
         first = asdict(self.first_divergence) if self.first_divergence else None
         clean: dict[str, Any] = plain(head | {"first_divergence": first} | body)

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import os
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -18,7 +20,8 @@ from parity import limits
 from parity.case import Case
 from parity.local import divergence, extent, recorded
 from parity.models import Progress, run
-from parity.report import Divergence, Row, StageResult
+from parity.report import Divergence, StageResult
+from parity.threads import one_blas_thread
 
 if TYPE_CHECKING:
     from dumps import Dump
@@ -38,29 +41,34 @@ class Rolled:
     stages: list[StageResult] = field(default_factory=list)
     divergences: list[Divergence] = field(default_factory=list)
     exact: dict[Key, tuple[Stage, Tensor]] = field(default_factory=dict)
-    spread: dict[Key, Array] = field(default_factory=dict)
 
     def compare(self, progress: Progress | None = None) -> None:
         say = progress or (lambda _: None)
         survey = Survey(self.arithmetic)
         say("rolled: oracle")
         run(self.case, survey, self._keep)
-        for member in range(self.members):
-            say(f"rolled: sampled run {member + 1} of {self.members}")
-            run(self.case, Sampled(survey.own, self.seed + member), self._accumulate)
+        say(f"rolled: {self.members} sampled runs")
+        with one_blas_thread(), ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+            spreads = list(pool.map(lambda seed: self._member(survey, seed), range(self.seed, self.seed + self.members)))
         for key, (stage, y) in self.exact.items():
             if stage.op.kind != "choice":
-                self._judge(stage, y, np.sqrt(self.spread[key] / self.members))
+                self._judge(stage, y, np.sqrt(np.mean([s[key] for s in spreads], 0)))
+
+    def _member(self, survey: Survey, seed: int) -> dict[Key, Array]:
+        """One sampled run: the mean square of every row's deviation from the oracle."""
+        spread: dict[Key, Array] = {}
+
+        def tape(stage: Stage, y: Tensor, reading: Reading) -> Tensor:
+            if stage.op.kind != "choice":
+                spread[stage.key] = _mean_square(y.data - self.exact[stage.key][1].data)
+            return y
+
+        run(self.case, Sampled(survey.own, seed), tape)
+        return spread
 
     def _keep(self, stage: Stage, y: Tensor, reading: Reading) -> Tensor:
         bare = Stage(stage.path, stage.op, (), {}, stage.step)
         self.exact[stage.key] = (bare, y)
-        self.spread[stage.key] = np.zeros(len(y.data))
-        return y
-
-    def _accumulate(self, stage: Stage, y: Tensor, reading: Reading) -> Tensor:
-        if stage.op.kind != "choice":
-            self.spread[stage.key] += _mean_square(y.data - self.exact[stage.key][1].data)
         return y
 
     def _judge(self, stage: Stage, y: Tensor, sigma: Array) -> None:
@@ -84,7 +92,8 @@ class Rolled:
         at = (worst, *(int(i) for i in np.unravel_index(np.abs(error[worst]).argmax(), error.shape[1:]))) if error.size else ()
         self.stages.append(StageResult(
             stage.step, stage.path, "rolled", overall, y.axes, y.data.shape, found.record.dtype, float(ratio.max(initial=0.0)) / limits.ROLLED_DIVERGE,
-            float(ratio.max(initial=0.0)), worst=at, rows=[Row(i, v, float(r / limits.ROLLED_DIVERGE), float(r)) for i, (v, r) in enumerate(zip(verdicts, ratio, strict=True))],
+            float(ratio.max(initial=0.0)), worst=at, row_ratio=(ratio / limits.ROLLED_DIVERGE).tolist(), row_rms=ratio.tolist(),
+            row_verdict=[] if overall == "agree" else verdicts,
         ))  # fmt: skip
         if overall == "diverge":
             where = np.broadcast_to((ratio > limits.ROLLED_DIVERGE).reshape(-1, *([1] * (error.ndim - 1))), error.shape)

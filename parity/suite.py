@@ -121,7 +121,7 @@ def _one(entry: Entry, out: Path, progress: Callable[[str], None]) -> tuple[Repo
         return None, str(e)
     folder = out / entry.key
     (folder / "report.txt").write_text(render.text(report, every_stage=True))
-    (folder / "report.json").write_text(json.dumps(report.to_json(), indent=1))
+    (folder / "report.json").write_text(json.dumps(report.to_json()))
     (folder / "junit.xml").write_text(render.junit({entry.key: report}))
     return report, ""
 

@@ -81,12 +81,12 @@ def emit(report: Report, json_out: str | None, junit: Path | None, every_stage: 
     from parity import render
 
     if json_out == "-":
-        click.echo(json.dumps(report.to_json(), indent=1))
+        click.echo(json.dumps(report.to_json()))
     else:
         width = min(max(_columns(), 80), 160)
         click.echo(render.headline(report) if quiet else render.text(report, every_stage=every_stage, color=sys.stdout.isatty(), width=width), nl=quiet)
         if json_out:
-            write(Path(json_out), json.dumps(report.to_json(), indent=1))
+            write(Path(json_out), json.dumps(report.to_json()))
     if junit:
         write(junit, render.junit({report.case["name"]: report}))
     return report.exit_status
