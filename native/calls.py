@@ -58,15 +58,16 @@ class Calls:
             self._dump = None
             return
 
-        def on_error(_: Any, value: BaseException, __: Any) -> None:
-            self.raised = value
-
         def record(_: Any, dump: Any) -> int:
-            array, dtype = read_tensor(dump.tensor)
-            callback(ffi.string(dump.stage).decode(), int(dump.row0), array, dtype)
+            try:
+                array, dtype = read_tensor(dump.tensor)
+                callback(ffi.string(dump.stage).decode(), int(dump.row0), array, dtype)
+            except BaseException as error:  # even KeyboardInterrupt: it cannot pass through the C frames, so it waits in `raised`
+                self.raised = error
+                return 1
             return 0
 
-        closure = ffi.callback("dlab_dump_fn", record, error=1, onerror=on_error)
+        closure = ffi.callback("dlab_dump_fn", record, error=1)
         self.call("set_dump", closure, ffi.NULL, patterns.encode())
         self._dump = closure
 
