@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oracle.floats import F32
+from oracle.ops.argmax import first_argmax
 from oracle.ops.base import is_zero
-from oracle.ops.structural import first_argmax
 from oracle.readings import Stage
 from oracle.tensor import Array, Tensor
 from parity import limits
@@ -46,7 +46,10 @@ def _verdict(judge: Judge, gap: float, noise: float, best: int, picked: int, own
             if 0 <= picked < len(own) and own[picked] == own[mine]:
                 ties = np.flatnonzero(own == own[mine])
                 name = "highest index" if picked == ties[-1] else "neither lowest nor highest index"
-                return "tie", f"its logits tie between {len(ties)} ids and it takes the {name} ({picked}); the lab's rule is the lowest ({mine})"
+                return (
+                    "tie",
+                    f"its logits tie between {len(ties)} ids and it takes the {name} ({picked}); the lab's rule is the lowest ({mine})",
+                )
             return "flip", f"it picks {picked}, but its own logits are largest at {mine}"
     if picked == best:
         return "agree", ""
@@ -59,7 +62,7 @@ def gap_variance(origin: Stage, logits: Tensor, row: int, a: int, b: int) -> flo
     at = (row, np.array([a, b]))
 
     def part(x: Array | float) -> Array:
-        return np.broadcast_to(np.asarray(x, np.float64), logits.data.shape)[at]
+        return np.asarray(np.broadcast_to(np.asarray(x, np.float64), logits.data.shape)[at])
 
     stores = float(np.square(part(logits.half)).sum() / 3)
     x = origin.args[0]

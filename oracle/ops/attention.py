@@ -144,7 +144,8 @@ def bound(A: Arithmetic, y: Array, where: Where, q: Tensor, k: Tensor, v: Tensor
         p, o = head.p[row, see], head.o[row, d]
         values = head.v[see, d]
         chain = gamma(n + 2 * passes + 2)
-        out[i] = (p * e * np.abs(values - o)).sum() / (1 - reach) + chain * (p * np.abs(values)).sum() * (1 + reach) + (chain + 2 * u) * abs(o) * (1 + reach)
+        scores = (p * e * np.abs(values - o)).sum() / (1 - reach)
+        out[i] = scores + (chain * (p * np.abs(values)).sum() + (chain + 2 * u) * abs(o)) * (1 + reach)
     return out
 
 
