@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from fnmatch import fnmatchcase
+from typing import Any
 
 from oracle import summation
 from oracle.floats import F32, FORMATS, FloatFormat
@@ -89,24 +90,30 @@ def named(text: str) -> Arithmetic:
     if name not in PRESETS:
         raise DeclarationError(f"arithmetic {name!r} is unknown; known: {', '.join(PRESETS)}")
     base = PRESETS[name]
-    known = {f.name for f in fields(Arithmetic)} - {"name"}
     for pair in pairs:
-        key, eq, value = pair.partition("=")
-        if not eq or key not in known:
-            raise DeclarationError(f"arithmetic option {pair!r}: expected key=value with one of {', '.join(sorted(known))}")
-        if key in ("store", "use"):
-            table = tuple(_entry(e) for e in value.split("+"))
-            base = replace(base, **{key: table})
-        elif key in ("declared", "fma", "truncate"):
-            if value not in ("0", "1", "true", "false"):
-                raise DeclarationError(f"arithmetic {key}={value!r}: expected 0 or 1")
-            base = replace(base, **{key: value in ("1", "true")})
-        else:
-            try:
-                base = replace(base, **{key: value}, declared=base.declared or key == "order")
-            except ValueError as e:
-                raise DeclarationError(str(e)) from None
+        base = _changed(base, pair)
     return base if not pairs else replace(base, name=text)
+
+
+def _changed(base: Arithmetic, pair: str) -> Arithmetic:
+    """``base`` with one ``key=value``; a summation order that is named counts as declared."""
+    known = {f.name for f in fields(Arithmetic)} - {"name"}
+    key, eq, value = pair.partition("=")
+    if not eq or key not in known:
+        raise DeclarationError(f"arithmetic option {pair!r}: expected key=value with one of {', '.join(sorted(known))}")
+    change: dict[str, Any] = {key: value}
+    if key in ("store", "use"):
+        change = {key: tuple(_entry(e) for e in value.split("+"))}
+    elif key in ("declared", "fma", "truncate"):
+        if value not in ("0", "1", "true", "false"):
+            raise DeclarationError(f"arithmetic {key}={value!r}: expected 0 or 1")
+        change = {key: value in ("1", "true")}
+    elif key == "order":
+        change["declared"] = True
+    try:
+        return replace(base, **change)
+    except ValueError as e:
+        raise DeclarationError(str(e)) from None
 
 
 def _entry(text: str) -> tuple[str, str]:

@@ -87,7 +87,11 @@ def _rope_position(options: dict[str, str]) -> Edit:
 def _rope_recipe(options: dict[str, str]) -> Edit:
     def edit(stage: Stage) -> Stage:
         x, pos, recipe = stage.args
-        changed = replace(recipe, theta=recipe.theta * float(evaluate(options["factor"]))) if "factor" in options else replace(recipe, style=options["style"])
+        changed = (
+            replace(recipe, theta=recipe.theta * float(evaluate(options["factor"])))
+            if "factor" in options
+            else replace(recipe, style=options["style"])
+        )
         return replace(stage, args=(x, pos, changed))
 
     return edit
@@ -163,7 +167,10 @@ KINDS = {
 
 
 def parse(spec: str) -> Fault:
-    """A `Fault` from its SPEC. Keys: ``stage`` (a glob), ``row``/``rows``, ``head``/``heads``, and the kind's own. `FaultError` names what does not fit."""
+    """A `Fault` from its SPEC. Keys: ``stage`` (a glob), ``row``/``rows``, ``head``/``heads``, and the kind's own.
+
+    `FaultError` names what does not fit.
+    """
     name, _, tail = spec.partition(":")
     if name not in KINDS:
         raise FaultError(f"fault kind {name!r} is unknown; known: {', '.join(KINDS)}")

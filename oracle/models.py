@@ -44,7 +44,14 @@ class Drafter:
         return DrafterContext(self, reading or Exact(), tape)
 
     def propose(
-        self, context: DrafterContext, block_ids: Sequence[int] | Any, embedding: Weight, head: Weight, position: int | None = None, tape: Tape | None = None, step: int = 0
+        self,
+        context: DrafterContext,
+        block_ids: Sequence[int] | Any,
+        embedding: Weight,
+        head: Weight,
+        position: int | None = None,
+        tape: Tape | None = None,
+        step: int = 0,
     ) -> forward.Block:
         """One block: ids [row] at ``position`` (default: right after the context). A ring evicts at the end.
 
@@ -104,7 +111,13 @@ class Target:
         return self.weights.head
 
     def window(
-        self, token_ids: Sequence[int] | Any, state: llama.State | None = None, taps: Sequence[int] = (), tape: Tape | None = None, reading: Reading | None = None, step: int = 0
+        self,
+        token_ids: Sequence[int] | Any,
+        state: llama.State | None = None,
+        taps: Sequence[int] = (),
+        tape: Tape | None = None,
+        reading: Reading | None = None,
+        step: int = 0,
     ) -> WindowResult:
         """Process tokens [row] after ``state`` (never mutated); ``taps``: zero-based layers whose outputs become features."""
         ids = np.asarray(token_ids, np.int64)

@@ -33,7 +33,7 @@ def step(policy: str, x: Array) -> Array:
         return (BF16 if policy == "bf16" else F16).ulp(x)
     width = 32 if policy == "q8_0" else 256
     peak = np.abs(_blocks(x, width)).max(-1, keepdims=True) / 127
-    return np.broadcast_to(peak, _blocks(x, width).shape).reshape(x.shape)
+    return np.asarray(np.broadcast_to(peak, _blocks(x, width).shape).reshape(x.shape))
 
 
 def flips(policy: str, x: Array, variance: Array) -> Array:
@@ -56,7 +56,7 @@ def _q8_0(x: Array) -> Array:
     inverse = np.divide(np.float32(1), d, out=np.zeros_like(d), where=d > 0)
     scaled = (b * inverse).astype(np.float64)
     q = np.copysign(np.floor(np.abs(scaled) + 0.5), scaled)
-    return (F16.round(d) * q).reshape(x.shape)
+    return np.asarray((F16.round(d) * q).reshape(x.shape))
 
 
 def _q8_k(x: Array) -> Array:
@@ -66,4 +66,4 @@ def _q8_k(x: Array) -> Array:
     inverse = np.divide(np.float32(-127), peak, out=np.zeros_like(peak), where=peak != 0)
     q = np.minimum(np.rint((inverse * b).astype(np.float64)), 127)
     d = np.divide(np.float32(1), inverse, out=np.zeros_like(inverse), where=inverse != 0)
-    return (d.astype(np.float64) * q).reshape(x.shape)
+    return np.asarray((d.astype(np.float64) * q).reshape(x.shape))

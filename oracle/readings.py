@@ -206,7 +206,7 @@ Edit = Callable[[Stage], Stage]
 
 @dataclass(frozen=True)
 class Fault:
-    """A planted mistake in a call: at stages matching ``stage``, ``edit`` changes the call, for ``rows`` and ``heads`` only (None = all)."""
+    """A planted mistake: at stages matching ``stage``, ``edit`` changes the call, for ``rows`` and ``heads`` only (None = all)."""
 
     kind: str
     stage: str

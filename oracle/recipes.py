@@ -65,15 +65,18 @@ class Visible:
         if self.window is None:
             raise ValueError(f"window rule {self.rule} needs a window width")
         context = np.arange(len(self.k_pos)) < self.block_start
-        w = self.window
+        return np.asarray(seen & self._inside(delta, context, self.window), bool)
+
+    def _inside(self, delta: NDArray[np.int64], context: NDArray[np.bool_], w: int) -> NDArray[np.bool_]:
+        """The window's own condition, delta = query - key position [row, cell]."""
         if self.rule == "W_LT":
-            return seen & (np.abs(delta) < w)
+            return np.asarray(np.abs(delta) < w)
         if self.rule == "W_LT_left":
-            return seen & (delta < w)
+            return np.asarray(delta < w)
         if self.rule == "W_LE":
-            return seen & (np.abs(delta) <= w)
+            return np.asarray(np.abs(delta) <= w)
         if self.rule == "W_LT_ctx":
-            return seen & ((delta < w) | ~context)
+            return np.asarray((delta < w) | ~context)
         anchor = self.q_pos[0] if len(self.q_pos) else 0
         keep = self.k_pos >= anchor - (w if self.rule == "W_ANCHOR" else w - 1)
-        return seen & (keep[None, :] | ~context)
+        return np.asarray(keep[None, :] | ~context)

@@ -13,9 +13,11 @@ from oracle.tensor import Axes, Tensor
 
 Tape = Callable[[Stage, Tensor, Reading], Tensor]
 
+
 def passing(stage: Stage, value: Tensor, reading: Reading) -> Tensor:
     """The tape that keeps nothing."""
     return value
+
 
 class Record(dict[str, Tensor]):
     """Keeps every stage by its full path, in the order of the calls."""
@@ -23,6 +25,7 @@ class Record(dict[str, Tensor]):
     def __call__(self, stage: Stage, value: Tensor, reading: Reading) -> Tensor:
         self[stage.path] = value
         return value
+
 
 class Machine:
     """What a forward is written against: ``m.rms_norm("xn", x, w, eps=…)`` names the stage, then the operation.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +24,7 @@ class Tensor:
     ``half``: half-width of the last storage rounding (a bounded, uniform error), scalar or like ``data``.
     """
 
-    data: NDArray[np.floating]
+    data: NDArray[Any]
     axes: Axes
     var: Array | float = 0.0
     acc: Array | float = 0.0

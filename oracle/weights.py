@@ -63,7 +63,9 @@ class Weight:
             raise ValueError(f"{self.name}: axes {self.axes} do not name the axes of shape {self.shape}")
         want = (self.row_count, blocks.row_bytes(self.stored, self.shape[-1]))
         if self.raw.dtype != np.uint8 or self.raw.shape != want:
-            raise ValueError(f"{self.name}: stored {self.stored} of shape {self.shape} needs uint8 {want}, found {self.raw.dtype} {self.raw.shape}")
+            raise ValueError(
+                f"{self.name}: stored {self.stored} of shape {self.shape} needs uint8 {want}, found {self.raw.dtype} {self.raw.shape}"
+            )
 
     @classmethod
     def of(cls, values: Any, axes: Axes, stored: str = "f32", name: str = "<memory>") -> Weight:

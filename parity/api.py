@@ -37,7 +37,9 @@ def compare(dump: Dump | str | Path, case: Case | str | Path | None = None, mode
     return compare_dump(load(Path(case)) if isinstance(case, str | Path) else case, opened, arithmetics.named(arithmetic), mode=mode)
 
 
-def assert_parity(candidate: str | Callable[[Path, Path], Any], case: Case, *, arithmetic: str | None = None, mode: str = "both", entry: str = "auto") -> Report:
+def assert_parity(
+    candidate: str | Callable[[Path, Path], Any], case: Case, *, arithmetic: str | None = None, mode: str = "both", entry: str = "auto"
+) -> Report:
     """Run ``candidate`` on ``case`` and raise `AssertionError` with the report as its message unless the verdict is parity.
 
     ``candidate``: what ``--candidate`` takes, or a function ``(case_folder, dump_path)`` that leaves a dump. Returns the report.

@@ -10,7 +10,11 @@ from parity.candidates import LIBRARIES
 
 def survey() -> list[dict[str, Any]]:
     """One entry per candidate: name, ready, about (where it runs, its arithmetic, or what is missing)."""
-    numpy = [{"name": name, "ready": True, "about": f"NumPy, {a.order} sums, {'stores ' + a.store[0][1] if a.store else 'stores f32'}"} for name, a in PRESETS.items() if name != "cpu"]
+    numpy = [
+        {"name": name, "ready": True, "about": f"NumPy, {a.order} sums, {'stores ' + a.store[0][1] if a.store else 'stores f32'}"}
+        for name, a in PRESETS.items()
+        if name != "cpu"
+    ]
     return [{"name": "f64", "ready": True, "about": "NumPy float64: the oracle itself"}, *numpy, *(_library(name) for name in LIBRARIES)]
 
 

@@ -104,8 +104,15 @@ def _library(candidate: Candidate, case: Case, out: Path, fault: str | None, thr
     entry = candidate.entry
     if entry == "auto":
         entry = "op" if case.role == "target" or fault or "linear" in library.ops else "fused"
-    about = {"where": "emulated" if "emulated" in info.flags else "device" if "device" in info.flags else "host", "library": info.name,
-             "version": info.version, "path": str(info.path), "source_hash": info.source_hash, "arithmetic": info.arithmetic, "entry": entry}  # fmt: skip
+    about = {
+        "where": "emulated" if "emulated" in info.flags else "device" if "device" in info.flags else "host",
+        "library": info.name,
+        "version": info.version,
+        "path": str(info.path),
+        "source_hash": info.source_hash,
+        "arithmetic": info.arithmetic,
+        "entry": entry,
+    }
     with library.context(threads) as context, DumpWriter(out, case.describe(), _provenance(candidate, fault, **about)) as writer:
         if entry == "fused":
             if fault is not None:

@@ -77,10 +77,17 @@ class Case:
     def describe(self) -> dict[str, Any]:
         """The JSON form: what a dump and a report carry."""
         return {
-            "name": self.name, "family": self.family, "role": self.role, "model": str(self.model),
-            "borrowed": None if self.borrowed is None else str(self.borrowed), "dialect": self.dialect, "seed": self.seed,
-            "identity": self.identity, "notes": self.notes, "steps": [s.describe() for s in self.steps],
-        }  # fmt: skip
+            "name": self.name,
+            "family": self.family,
+            "role": self.role,
+            "model": str(self.model),
+            "borrowed": None if self.borrowed is None else str(self.borrowed),
+            "dialect": self.dialect,
+            "seed": self.seed,
+            "identity": self.identity,
+            "notes": self.notes,
+            "steps": [s.describe() for s in self.steps],
+        }
 
     def save(self, folder: Path) -> Path:
         """Write the case; paths to artifacts become absolute. Returns the folder."""
@@ -117,10 +124,17 @@ def load(folder: Path) -> Case:
     except (OSError, SafetensorError) as e:
         raise UsageError(f"{folder / 'inputs.safetensors'}: {e}") from None
     case = Case(
-        _text(file, raw, "name"), _text(file, raw, "family"), _text(file, raw, "role"), Path(_text(file, raw, "model")), made,
-        Path(raw["borrowed"]) if isinstance(raw.get("borrowed"), str) else None, _strings(file, raw, "dialect"),
-        raw.get("seed") if isinstance(raw.get("seed"), int) else None, raw.get("notes") if isinstance(raw.get("notes"), dict) else {}, folder,
-    )  # fmt: skip
+        _text(file, raw, "name"),
+        _text(file, raw, "family"),
+        _text(file, raw, "role"),
+        Path(_text(file, raw, "model")),
+        made,
+        Path(raw["borrowed"]) if isinstance(raw.get("borrowed"), str) else None,
+        _strings(file, raw, "dialect"),
+        raw.get("seed") if isinstance(raw.get("seed"), int) else None,
+        _notes(raw),
+        folder,
+    )
     if case.role not in ("drafter", "target"):
         raise UsageError(f"{file}: role {case.role!r}: expected drafter or target")
     _check_identity(case, _strings(file, raw, "identity"))
@@ -146,6 +160,11 @@ def _strings(file: Path, raw: dict[str, Any], key: str) -> dict[str, str]:
     return {str(k): str(v) for k, v in value.items()}
 
 
+def _notes(raw: dict[str, Any]) -> dict[str, Any]:
+    value = raw.get("notes")
+    return value if isinstance(value, dict) else {}
+
+
 def _steps(file: Path, raw: dict[str, Any]) -> list[dict[str, Any]]:
     steps = raw.get("steps")
     if not isinstance(steps, list) or not 0 < len(steps) <= MAX_STEPS or not all(isinstance(s, dict) for s in steps):
@@ -162,5 +181,6 @@ def _step(file: Path, index: int, raw: dict[str, Any], arrays: Any) -> Step:
     array = arrays.get_tensor(name)
     want = (np.float32, 2) if kind == "append" else (np.int64, 1)
     if array.dtype != want[0] or array.ndim != want[1] or len(array) != raw.get("rows"):
-        raise UsageError(f"{file}: step {index}: {kind} needs {np.dtype(want[0]).name} with {want[1]} axes and {raw.get('rows')} rows, found {array.dtype} {array.shape}")
+        wanted = f"{np.dtype(want[0]).name} with {want[1]} axes and {raw.get('rows')} rows"
+        raise UsageError(f"{file}: step {index}: {kind} needs {wanted}, found {array.dtype} {array.shape}")
     return Step(kind, array, at)

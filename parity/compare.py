@@ -29,13 +29,22 @@ MODES = {"local": ("local",), "rolled": ("rolled",), "both": ("local", "rolled")
 
 
 def compare_dump(
-    case: Case, dump: Dump, arithmetic: Arithmetic, *, mode: str = "both", members: int = 8, required: Iterable[str] = (), progress: Progress | None = None
+    case: Case,
+    dump: Dump,
+    arithmetic: Arithmetic,
+    *,
+    mode: str = "both",
+    members: int = 8,
+    required: Iterable[str] = (),
+    progress: Progress | None = None,
 ) -> Report:
     """Judge ``dump`` against the oracle. ``required``: stage patterns whose absence is *missing* (inconclusive), not merely unseen."""
     if mode not in MODES:
         raise UsageError(f"mode {mode!r}: expected {', '.join(MODES)}")
     check_identity(case, dump)
-    report = Report(case.describe(), open_case_model(case).geometry, asdict(arithmetic), dict(dump.provenance), MODES[mode], versions=versions())
+    report = Report(
+        case.describe(), open_case_model(case).geometry, asdict(arithmetic), dict(dump.provenance), MODES[mode], versions=versions()
+    )
     names = declared_stages(case)
     total = sum(int(np.prod(shape)) for _, _, shape in names)
     _presence(report, dump, [key for key, _, _ in names], tuple(required))
@@ -95,8 +104,11 @@ def _presence(report: Report, dump: Dump, keys: list[tuple[int, str]], required:
 
 def _storage(report: Report, arithmetic: Arithmetic, tape: Local) -> None:
     for dtype, stages in sorted(tape.storage.items()):
-        inferred = f"{len(stages)} stages hold only values representable in {dtype} ({', '.join(sorted(stages)[:6])}{', …' if len(stages) > 6 else ''})"
-        report.notes.append(f"storage: {inferred}, while the declared arithmetic {arithmetic.name!r} stores f32: declare it (--arithmetic {dtype})")
+        names = ", ".join(sorted(stages)[:6]) + (", …" if len(stages) > 6 else "")
+        report.notes.append(
+            f"storage: {len(stages)} stages hold only values representable in {dtype} ({names}), "
+            f"while the declared arithmetic {arithmetic.name!r} stores f32: declare it (--arithmetic {dtype})"
+        )
 
 
 def _merge_rolled(report: Report, rolled: list[Divergence], order: list[tuple[int, str]]) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class StageDifference:
-    """One stage in both dumps. ``rows``: the rows with any different bit; ``ulps``: the largest distance in spacings of the coarser dtype."""
+    """One stage in both dumps. ``rows``: those with any difference; ``ulps``: the largest, in spacings of the coarser dtype."""
 
     step: int
     stage: str
@@ -69,7 +69,9 @@ def _stage(step: int, stage: str, a: StageRecord | None, b: StageRecord | None) 
     if a is None or b is None:
         return StageDifference(step, stage, "only in b" if a is None else "only in a")
     if tuple(a.shape) != tuple(b.shape) or a.row0 != b.row0:
-        return StageDifference(step, stage, "invalid", reason=f"shape {list(a.shape)} from row {a.row0} against {list(b.shape)} from row {b.row0}")
+        return StageDifference(
+            step, stage, "invalid", reason=f"shape {list(a.shape)} from row {a.row0} against {list(b.shape)} from row {b.row0}"
+        )
     x, y = a.float64(), b.float64()
     # Equal values, or both NaN; a sign of zero is a difference of bits but not of values, and is let pass.
     differ = ~((x == y) | (np.isnan(x) & np.isnan(y)))
@@ -81,7 +83,9 @@ def _stage(step: int, stage: str, a: StageRecord | None, b: StageRecord | None) 
     finite = np.isfinite(apart)
     ulps = (apart[finite] / coarse.ulp(np.maximum(np.abs(x), np.abs(y))[differ][finite])).max(initial=0.0)
     rows = np.flatnonzero(differ.reshape(len(x), -1).any(1)) + a.row0
-    return StageDifference(step, stage, "different", [int(r) for r in rows], int(differ.sum()), int(x.size), float(apart[finite].max(initial=0.0)), float(ulps))
+    return StageDifference(
+        step, stage, "different", [int(r) for r in rows], int(differ.sum()), int(x.size), float(apart[finite].max(initial=0.0)), float(ulps)
+    )
 
 
 def headline(d: Difference) -> str:
@@ -94,9 +98,13 @@ def headline(d: Difference) -> str:
     first = d.first
     assert first is not None
     if d.exit_status == 3:
-        return f"INCONCLUSIVE {same} common stages are equal; {len(d.stages) - same} are in one dump only (first: {first.stage}, step {first.step})"
+        return f"INCONCLUSIVE {same} common stages are equal; {len(d.stages) - same} are in one dump only, first {first.stage}"
     first = next(s for s in d.stages if s.verdict in ("different", "invalid"))
-    where = f"rows {spans(first.rows)}, {first.elements} of {first.of} elements, up to {first.ulps:.3g} ulps" if first.verdict == "different" else first.reason
+    where = (
+        f"rows {spans(first.rows)}, {first.elements} of {first.of} elements, up to {first.ulps:.3g} ulps"
+        if first.verdict == "different"
+        else first.reason
+    )
     return f"DIFFERENT first at {first.stage}, step {first.step}: {where}; {same} of {len(d.stages)} stages are equal"
 
 
@@ -111,7 +119,9 @@ def table(d: Difference) -> str:
         made.add_column(name)
     for s in d.stages:
         if s.verdict != "same":
-            made.add_row(str(s.step), s.stage, s.verdict, spans(s.rows) or s.reason, f"{s.elements}/{s.of}", f"{s.max_abs:.3g}", f"{s.ulps:.3g}")
+            made.add_row(
+                str(s.step), s.stage, s.verdict, spans(s.rows) or s.reason, f"{s.elements}/{s.of}", f"{s.max_abs:.3g}", f"{s.ulps:.3g}"
+            )
     if made.row_count:
         Console(file=out, width=118, highlight=False, markup=False).print(made)
     return out.getvalue()

@@ -18,9 +18,19 @@ from parity.worker import run_worker
 
 
 def run_candidate(
-    case: Case, candidate: candidates.Candidate, arithmetic: Arithmetic | None = None, *, mode: str = "both", members: int = 8, fault: str | None = None,
-    required: Iterable[str] = (), keep: Path | None = None, threads: int = 0, timeout: float = 600.0, progress: Progress | None = None,
-) -> Report:  # fmt: skip
+    case: Case,
+    candidate: candidates.Candidate,
+    arithmetic: Arithmetic | None = None,
+    *,
+    mode: str = "both",
+    members: int = 8,
+    fault: str | None = None,
+    required: Iterable[str] = (),
+    keep: Path | None = None,
+    threads: int = 0,
+    timeout: float = 600.0,
+    progress: Progress | None = None,
+) -> Report:
     """Run the candidate in a worker process and compare its dump. ``keep``: folder that keeps the case and the dump."""
     from dumps import open_dump
 
@@ -33,7 +43,15 @@ def run_candidate(
         if progress:
             progress(f"candidate {candidate.name}")
         seconds = run_worker(candidate, case_folder, out, fault=fault, threads=threads, timeout=timeout)
-        report = compare_dump(case, open_dump(out), arithmetic or candidates.declared(candidate, None), mode=mode, members=members, required=required, progress=progress)
+        report = compare_dump(
+            case,
+            open_dump(out),
+            arithmetic or candidates.declared(candidate, None),
+            mode=mode,
+            members=members,
+            required=required,
+            progress=progress,
+        )
         report.timing["candidate_s"] = seconds
         return report
     finally:
@@ -41,9 +59,9 @@ def run_candidate(
             shutil.rmtree(folder, ignore_errors=True)
 
 
-
-
-def run_callable(case: Case, function: Callable[[Path, Path], Any], arithmetic: Arithmetic, *, mode: str = "both", members: int = 8) -> Report:
+def run_callable(
+    case: Case, function: Callable[[Path, Path], Any], arithmetic: Arithmetic, *, mode: str = "both", members: int = 8
+) -> Report:
     """Run ``function(case_folder, dump_path)`` in this process and compare the dump it leaves."""
     from dumps import open_dump
 

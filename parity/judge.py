@@ -90,7 +90,7 @@ class Judge:
         reach = np.where(c >= y.data, high - y.data, y.data - low)
         # An element outside its interval is always beyond 1, one inside always within, whatever side of y the interval lies on.
         error = np.abs(c - y.data)
-        return np.where(inside, np.maximum(reach, error), np.minimum(np.maximum(reach, t), error * (1 - 2**-20)))
+        return np.asarray(np.where(inside, np.maximum(reach, error), np.minimum(np.maximum(reach, t), error * (1 - 2**-20))))
 
     def _rejudge(self, stage: Stage, y: Tensor, error: Array, z: Array, inherited: Array, verdict: Verdict) -> None:
         """Elements beyond 5σ again, with their exact partial sums in the declared order (all known ones where none is declared)."""

@@ -30,7 +30,7 @@ def exponential(count: int) -> float:
 
 
 def row(kind: str, stored: bool, width: int, rows: int) -> float:
-    """Limit on the rms z of one row of ``width`` elements among ``rows``: ``R² <= 1 + λr sqrt(κ/n) + λr² f_c``, at least the measured one."""
+    """Limit on the rms z of one row of ``width`` elements: ``R² <= 1 + λr sqrt(κ/n) + λr² f_c``, at least the measured one."""
     f32, coarse, common = ROWS[kind]
     spread = gaussian(rows)
     formula = 1 + spread * math.sqrt((0.8 if stored else 8.0) / max(width, 1)) + (0.0 if stored else spread**2 * common)

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from dumps import Dump, StageRecord
 
 
-
 @dataclass
 class Recorded:
     """What the candidate recorded of one stage: values widened to float64, or why they cannot be compared."""
@@ -95,14 +94,26 @@ class Local:
         return reading.lift(np.where(np.isfinite(found.values), found.values, y.data), y.axes)
 
     def _invalid(self, stage: Stage, y: Tensor, found: Recorded) -> None:
-        result = StageResult(stage.step, stage.path, "local", "invalid", y.axes, y.data.shape, reason=found.invalid, worst=found.coordinate, ratio=float("inf"))
+        result = StageResult(
+            stage.step,
+            stage.path,
+            "local",
+            "invalid",
+            y.axes,
+            y.data.shape,
+            reason=found.invalid,
+            worst=found.coordinate,
+            ratio=float("inf"),
+        )
         assert found.record is not None
         result.dtype = found.record.dtype
         self.stages.append(result)
         at = found.coordinate
         oracle, value = (float(y.data[at]), float(found.values[at])) if at and found.values is not None else (float("nan"), float("nan"))
         bad = ~np.isfinite(found.values) if found.values is not None else np.ones(y.data.shape, bool)
-        self.divergences.append(divergence(stage, y.axes, at, float("inf"), True, oracle, value, "local", extent(bad, y.axes), found.invalid))
+        self.divergences.append(
+            divergence(stage, y.axes, at, float("inf"), True, oracle, value, "local", extent(bad, y.axes), found.invalid)
+        )
 
     def _judge(self, stage: Stage, y: Tensor, found: Recorded) -> None:
         assert found.values is not None and found.record is not None
@@ -120,10 +131,27 @@ class Local:
             what = ""
             if not where.any():
                 where = np.broadcast_to((verdict.row_ratio > 1).reshape(-1, *([1] * (where.ndim - 1))), where.shape)
-                what = "every element is within its own tolerance; the row's rms error is not" if where.any() else "small in every row, the same in all"
+                what = (
+                    "every element is within its own tolerance; the row's rms error is not"
+                    if where.any()
+                    else "small in every row, the same in all"
+                )
             if not where.any():
                 where = np.ones(y.data.shape, bool)
-            self.divergences.append(divergence(stage, y.axes, at, result.pass_factor, proven, float(y.data[at]), float(found.values[at]), "local", extent(where, y.axes), what))
+            self.divergences.append(
+                divergence(
+                    stage,
+                    y.axes,
+                    at,
+                    result.pass_factor,
+                    proven,
+                    float(y.data[at]),
+                    float(found.values[at]),
+                    "local",
+                    extent(where, y.axes),
+                    what,
+                )
+            )
 
     def _proven(self, stage: Stage, y: Tensor, c: Array, at: tuple[int, ...]) -> bool:
         """Beyond what any order of summation could do: only where the stage's inputs carry no error of their own."""
@@ -143,14 +171,37 @@ class Local:
         made = choices(self.judge, origin, stage, logits, theirs, c.astype(np.int64))
         self.margins.extend(made)
         flips = [m for m in made if m.verdict == "flip"]
-        self.stages.append(StageResult(stage.step, stage.path, "local", "diverge" if flips else "agree", y.axes, y.data.shape, "i64",
-                                       ratio=float("inf") if flips else 0.0, worst=(flips[0].row,) if flips else ()))  # fmt: skip
+        self.stages.append(
+            StageResult(
+                stage.step,
+                stage.path,
+                "local",
+                "diverge" if flips else "agree",
+                y.axes,
+                y.data.shape,
+                "i64",
+                ratio=float("inf") if flips else 0.0,
+                worst=(flips[0].row,) if flips else (),
+            )
+        )
         if flips:
             mask = np.zeros(y.data.shape, bool)
             mask[[m.row for m in flips]] = True
             first = flips[0]
-            self.divergences.append(divergence(stage, y.axes, (first.row,), float("inf"), True, first.choice, first.candidate, "local", extent(mask, y.axes),
-                                               first.rule or "a choice its own logits do not make"))  # fmt: skip
+            self.divergences.append(
+                divergence(
+                    stage,
+                    y.axes,
+                    (first.row,),
+                    float("inf"),
+                    True,
+                    first.choice,
+                    first.candidate,
+                    "local",
+                    extent(mask, y.axes),
+                    first.rule or "a choice its own logits do not make",
+                )
+            )
 
     def _infer(self, stage: Stage, y: Tensor, found: Recorded) -> None:
         """Storage as the values show it: representable in bf16 or f16 where the oracle's own are not."""
@@ -195,9 +246,32 @@ def extent(where: Any, axes: tuple[str, ...]) -> Extent:
     return Extent(rows, along("head"), int(where.sum()), int(where.size))
 
 
-def divergence(stage: Stage, axes: tuple[str, ...], at: tuple[int, ...], ratio: float, proven: bool, oracle: float, candidate: float, mode: str, where: Extent, what: str = "") -> Divergence:
+def divergence(
+    stage: Stage,
+    axes: tuple[str, ...],
+    at: tuple[int, ...],
+    ratio: float,
+    proven: bool,
+    oracle: float,
+    candidate: float,
+    mode: str,
+    where: Extent,
+    what: str = "",
+) -> Divergence:
     layer = re.search(r"\.L(\d+)\.", stage.path)
     head = at[axes.index("head")] if at and "head" in axes else None
-    return Divergence(stage.step, stage.path, int(layer[1]) if layer else None, at[0] if at else -1, head, at, ratio, proven, oracle, candidate, mode, where, what)
-
-
+    return Divergence(
+        stage.step,
+        stage.path,
+        int(layer[1]) if layer else None,
+        at[0] if at else -1,
+        head,
+        at,
+        ratio,
+        proven,
+        oracle,
+        candidate,
+        mode,
+        where,
+        what,
+    )

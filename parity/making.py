@@ -22,9 +22,18 @@ def is_target(family: str) -> bool:
 
 
 def drafter_case(
-    model: Path, borrowed: Path, *, family: str | None = None, dialect: dict[str, str] | None = None, block: int | None = None, context: int = DEFAULT_CONTEXT,
-    appends: Sequence[int] = (), accepts: Sequence[int] = (), seed: int = 0, name: str | None = None,
-) -> Case:  # fmt: skip
+    model: Path,
+    borrowed: Path,
+    *,
+    family: str | None = None,
+    dialect: dict[str, str] | None = None,
+    block: int | None = None,
+    context: int = DEFAULT_CONTEXT,
+    appends: Sequence[int] = (),
+    accepts: Sequence[int] = (),
+    seed: int = 0,
+    name: str | None = None,
+) -> Case:
     """A drafter's case: the context in ``appends`` (row counts; default one), a block, then one round per entry of ``accepts``.
 
     A round commits ``accept + 1`` rows (the anchor and the accepted drafts) and proposes again. Features are the taps of the
@@ -85,7 +94,9 @@ def _whole_target(drafter: Drafter, borrowed: Path) -> Target | None:
     return target if fits else None
 
 
-def target_case(model: Path, *, prefill: Sequence[int] | int = DEFAULT_CONTEXT, block: Sequence[int] | int = 16, seed: int = 0, name: str | None = None) -> Case:
+def target_case(
+    model: Path, *, prefill: Sequence[int] | int = DEFAULT_CONTEXT, block: Sequence[int] | int = 16, seed: int = 0, name: str | None = None
+) -> Case:
     """A target's case: ``prefill`` tokens (ids, or how many seeded ones), then a verify window of ``block`` tokens after them."""
     target = open_target(model)
     rng = np.random.default_rng(seed)
@@ -98,4 +109,14 @@ def target_case(model: Path, *, prefill: Sequence[int] | int = DEFAULT_CONTEXT, 
     if not steps:
         raise UsageError("a target's case needs at least one token (--context, --block or --prompt)")
     label = name or f"{target.geometry.family} target, prefill {len(first)}, window {len(second)}"
-    return Case(label, target.geometry.family, "target", model, tuple(steps), None, {}, seed, {"tokens": "seeded" if isinstance(prefill, int) else "given"})
+    return Case(
+        label,
+        target.geometry.family,
+        "target",
+        model,
+        tuple(steps),
+        None,
+        {},
+        seed,
+        {"tokens": "seeded" if isinstance(prefill, int) else "given"},
+    )

@@ -36,14 +36,18 @@ class CaseModel:
         """The effective geometry and dialect, as every report carries them."""
         if self.drafter is None:
             assert self.target is not None
-            return _plain(asdict(self.target.geometry))
+            return _object(asdict(self.target.geometry))
         d = asdict(self.drafter.dialect)
-        return _plain(asdict(self.drafter.geometry) | {"dialect": d, "sink": d["sink"], "window": d["window"]})
+        return _object(asdict(self.drafter.geometry) | {"dialect": d, "sink": d["sink"], "window": d["window"]})
+
+
+def _object(value: dict[str, Any]) -> dict[str, Any]:
+    return {k: _plain(v) for k, v in value.items()}
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, dict):
-        return {k: _plain(v) for k, v in value.items()}
+        return _object(value)
     if isinstance(value, list | tuple):
         return [_plain(v) for v in value]
     return value.item() if isinstance(value, np.generic) else value
@@ -72,7 +76,8 @@ def _open(case: Case) -> CaseModel:
     borrowed = open_borrowed(case.borrowed)
     for what, w in (("embedding", borrowed.embedding), ("head", borrowed.head)):
         if w.width != drafter.geometry.hidden:
-            raise UsageError(f"{case.borrowed}: {w.name} is {w.width} wide, the drafter's hidden width is {drafter.geometry.hidden}: not this drafter's {what}")
+            wide = f"{w.name} is {w.width} wide, the drafter's hidden width is {drafter.geometry.hidden}"
+            raise UsageError(f"{case.borrowed}: {wide}: not this drafter's {what}")
     hashes = _hashes(case.model, drafter.identity) | _hashes(case.borrowed, borrowed.identity)
     return CaseModel(drafter, None, borrowed.embedding, borrowed.head, hashes)
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from oracle.kit import Kit
 from oracle.models import Drafter
-from oracle.readings import Exact, Stage, values
+from oracle.readings import Stage, values
 from oracle.tensor import Axes, Tensor
 from oracle.weights import Weight
 from parity.case import Case
@@ -32,6 +32,14 @@ def stored(w: Weight) -> Stored:
     from native import Stored
 
     return Stored(np.ascontiguousarray(w.raw), w.stored, (w.row_count, w.width) if len(w.shape) > 1 else w.shape)
+
+
+def bias_vector(w: Weight) -> Stored:
+    """A bias [head, dim] or [dim] as one row."""
+    from native import Stored
+
+    flat = np.ascontiguousarray(w.array().reshape(1, -1), "<f4")
+    return Stored(flat.view(np.uint8), "f32", (flat.size,))
 
 
 def _flat(x: NDArray[Any]) -> NDArray[Any]:
@@ -55,6 +63,12 @@ class Native:
             self._stored[id(w)] = (w, stored(w))
         return self._stored[id(w)][1]
 
+    def bias(self, w: Weight) -> Stored:
+        """A bias, once."""
+        if id(w) not in self._stored:
+            self._stored[id(w)] = (w, bias_vector(w))
+        return self._stored[id(w)][1]
+
     def apply(self, stage: Stage) -> Tensor:
         if stage.op.name in STRUCTURAL:
             return Tensor(stage.op.formula(self.kit, *values(stage.args), **stage.params), stage.op.axes(*stage.args, **stage.params))
@@ -72,8 +86,7 @@ def _rms_norm(n: Native, x: Any, w: Weight | None, *, eps: float, offset: float 
 
 
 def _linear(n: Native, x: Any, w: Weight, bias: Weight | None = None) -> NDArray[Any]:
-    flat = None if bias is None else np.ascontiguousarray(bias.array().reshape(-1), np.float32)
-    return n.context.linear(_flat(x), n.weight(w), flat)
+    return n.context.linear(_flat(x), n.weight(w), None if bias is None else n.bias(bias))
 
 
 def _rope(n: Native, x: Any, pos: Any, recipe: Any) -> NDArray[Any]:
@@ -113,12 +126,30 @@ def fused_config(drafter: Drafter) -> dict[str, object]:
     """The drafter's geometry and dialect as the library's key=value configuration."""
     g, d = drafter.geometry, drafter.dialect
     config: dict[str, object] = {
-        "family": d.family, "hidden": g.hidden, "intermediate": g.intermediate, "layers": g.layers, "heads": g.heads, "kv_heads": g.kv_heads,
-        "head_dim": g.head_dim, "vocab": g.vocab, "block_size": g.block_size, "mask_token_id": g.mask_token_id, "n_taps": len(g.tap_ids),
-        "target_hidden": g.target_hidden, "eps": d.eps, "rope.theta": d.rope.theta, "rope.dim": d.rope.dim, "rope.style": d.rope.style,
-        "attn_scale": d.attn_scale, "causal": [int(c) for c in d.causal], "sliding": [int(s) for s in g.sliding], "window_rule": d.window_rule,
-        "embed_scale": d.embed_scale, "output_multiplier": d.output_multiplier, "softcap": d.softcap or 0.0,
-    }  # fmt: skip
+        "family": d.family,
+        "hidden": g.hidden,
+        "intermediate": g.intermediate,
+        "layers": g.layers,
+        "heads": g.heads,
+        "kv_heads": g.kv_heads,
+        "head_dim": g.head_dim,
+        "vocab": g.vocab,
+        "block_size": g.block_size,
+        "mask_token_id": g.mask_token_id,
+        "n_taps": len(g.tap_ids),
+        "target_hidden": g.target_hidden,
+        "eps": d.eps,
+        "rope.theta": d.rope.theta,
+        "rope.dim": d.rope.dim,
+        "rope.style": d.rope.style,
+        "attn_scale": d.attn_scale,
+        "causal": [int(c) for c in d.causal],
+        "sliding": [int(s) for s in g.sliding],
+        "window_rule": d.window_rule,
+        "embed_scale": d.embed_scale,
+        "output_multiplier": d.output_multiplier,
+        "softcap": d.softcap or 0.0,
+    }
     if d.window_rule != "none":
         config["window"] = d.window
     if d.window_rule == "SINK_RING":
@@ -134,7 +165,7 @@ def fused_weights(drafter: Drafter, embedding: Weight, head: Weight) -> dict[str
     named = {"fc": w.fc, "hidden_norm": w.hidden_norm, "norm": w.norm, "embedding": embedding, "head": head}
     for i, layer in enumerate(w.layers):
         named |= {f"layers.{i}.{f.name}": getattr(layer, f.name) for f in fields(layer) if getattr(layer, f.name) is not None}
-    return {name: stored(weight) for name, weight in named.items()}
+    return {name: bias_vector(weight) if name.endswith("_bias") else stored(weight) for name, weight in named.items()}
 
 
 def run_fused(case: Case, context: Context, writer: DumpWriter) -> None:

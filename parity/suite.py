@@ -12,10 +12,11 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from parity import render
@@ -102,13 +103,17 @@ def main(argv: list[str] | None = None) -> int:
         task = bar.add_task("", total=len(chosen))
         for entry in chosen:
             began = time.perf_counter()
-            report, error = _one(entry, options.out, lambda text, e=entry: bar.update(task, description=f"{e.key}: {text}"))
+            report, error = _one(entry, options.out, partial(_say, bar, task, entry.key))
             results.append((entry, report, error, time.perf_counter() - began))
             bar.advance(task)
     console.print(_summary(results))
     _details(console, results)
     console.print(f"reports: {options.out}", highlight=False)
     return 0 if all(r is not None and as_expected(e, r) for e, r, _, _ in results) else 1
+
+
+def _say(bar: Progress, task: TaskID, key: str, text: str) -> None:
+    bar.update(task, description=f"{key}: {text}")
 
 
 def _one(entry: Entry, out: Path, progress: Callable[[str], None]) -> tuple[Report | None, str]:
@@ -127,7 +132,14 @@ def _one(entry: Entry, out: Path, progress: Callable[[str], None]) -> tuple[Repo
 
 
 def _summary(results: list[tuple[Entry, Report | None, str, float]]) -> Table:
-    table = Table(caption="local: worst error / tolerance; rolled: worst row error / spread of healthy runs", caption_justify="left", box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    table = Table(
+        caption="local: worst error / tolerance; rolled: worst row error / spread of healthy runs",
+        caption_justify="left",
+        box=None,
+        pad_edge=False,
+        header_style="bold",
+        padding=(0, 2, 0, 0),
+    )
     for name in ("case", "what", "verdict", "stages", "local", "rolled", "ties", "s"):
         table.add_column(name, no_wrap=name != "what", justify="left" if name in ("case", "what", "verdict") else "right")
     for entry, report, error, seconds in results:
@@ -139,7 +151,16 @@ def _summary(results: list[tuple[Entry, Report | None, str, float]]) -> Table:
         local = max((s.pass_factor for s in report.stages if s.mode == "local"), default=0.0)
         rolled = max((s.rms for s in report.stages if s.mode == "rolled"), default=0.0)
         ties = sum(m.verdict == "tie" for m in report.margins)
-        table.add_row(entry.key, entry.title, f"[{'green' if good else 'red'}]{word}[/]", str(report.compared), f"{local:.3g}", f"{rolled:.3g}", str(ties), f"{seconds:.1f}")
+        table.add_row(
+            entry.key,
+            entry.title,
+            f"[{'green' if good else 'red'}]{word}[/]",
+            str(report.compared),
+            f"{local:.3g}",
+            f"{rolled:.3g}",
+            str(ties),
+            f"{seconds:.1f}",
+        )
     return table
 
 

@@ -44,18 +44,31 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def run_worker(candidate: object, case_folder: Path, out: Path, *, fault: str | None = None, threads: int = 0, timeout: float = 600.0) -> float:
+def run_worker(
+    candidate: object, case_folder: Path, out: Path, *, fault: str | None = None, threads: int = 0, timeout: float = 600.0
+) -> float:
     """Run a candidate in a process of its own; returns its seconds. `UsageError` or `CandidateError` says how it ended."""
     from dataclasses import asdict
 
     request = case_folder / f"request-{out.name}.json"
-    body = {"candidate": asdict(candidate), "case": str(case_folder), "out": str(out), "fault": fault, "threads": threads,  # type: ignore[call-overload]
-            "path": [str(Path.cwd())]}  # fmt: skip
+    body = {
+        "candidate": asdict(candidate),
+        "case": str(case_folder),
+        "out": str(out),
+        "fault": fault,
+        "threads": threads,  # type: ignore[call-overload]
+        "path": [str(Path.cwd())],
+    }
     request.write_text(json.dumps(body))
     began = time.perf_counter()
     # A group of its own, so that a time-out also ends what the candidate started.
     process = subprocess.Popen(
-        [sys.executable, "-m", "parity.worker", str(request)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace", start_new_session=True
+        [sys.executable, "-m", "parity.worker", str(request)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        start_new_session=True,
     )
     try:
         _, stderr = process.communicate(timeout=timeout)

@@ -10,7 +10,6 @@ from typing import Any
 
 from oracle.recipes import WINDOW_RULES, Rope
 
-
 # One checkpoint, several engines: how each reads the Muse drafter's window (`specs/muse-glimmer.md` 3.4).
 ENGINES: dict[str, dict[str, Any]] = {
     "hf": {"window_rule": "W_LE"},

@@ -54,7 +54,9 @@ class Context:
 
     def extend(self, layers: list[Cells], positions: NDArray[np.int64]) -> None:
         joined = self.layers and len(self.positions)
-        self.layers = [(concatenate([a[0], b[0]]), concatenate([a[1], b[1]])) for a, b in zip(self.layers, layers, strict=True)] if joined else layers
+        self.layers = (
+            [(concatenate([a[0], b[0]]), concatenate([a[1], b[1]])) for a, b in zip(self.layers, layers, strict=True)] if joined else layers
+        )
         self.positions = np.concatenate([self.positions, positions])
         self.length += len(positions)
 
@@ -70,7 +72,9 @@ def append(m: Machine, w: DrafterWeights, g: Geometry, d: Dialect, context: Cont
     """Commit rows at positions ``start …``: features [row, taps * target hidden]. A lower start overwrites (rejected rows)."""
     width = len(g.tap_ids) * g.target_hidden
     if features.data.ndim != 2 or features.data.shape[1] != width:
-        raise ContextError(f"features have shape {features.data.shape}, expected [rows, {width}] ({len(g.tap_ids)} taps of {g.target_hidden})")
+        raise ContextError(
+            f"features have shape {features.data.shape}, expected [rows, {width}] ({len(g.tap_ids)} taps of {g.target_hidden})"
+        )
     if start > context.length:
         raise ContextError(f"rows appended at {start} would leave a gap: the context holds {context.length} rows")
     if start < context.length:
@@ -99,7 +103,15 @@ class Block:
 
 
 def propose(
-    m: Machine, w: DrafterWeights, g: Geometry, d: Dialect, context: Context, ids: NDArray[np.int64], position: int, embedding: Weight, head: Weight
+    m: Machine,
+    w: DrafterWeights,
+    g: Geometry,
+    d: Dialect,
+    context: Context,
+    ids: NDArray[np.int64],
+    position: int,
+    embedding: Weight,
+    head: Weight,
 ) -> Block:
     """One block forward: ids [row] (anchor and masks) at ``position …``; the context is read, then a ring evicts.
 

@@ -18,7 +18,9 @@ def artifact() -> None:
 @artifact.command()
 @click.option("--family", type=click.Choice(FAMILIES), required=True)
 @click.option("--size", type=click.Choice(("tiny", "small", "release")), default="tiny", show_default=True)
-@click.option("--weights", default="bf16", show_default=True, help="Weight format: bf16, f16, f32, q8_0, q4_0, q4_1, q5_0, q4_k, q5_k, q6_k.")
+@click.option(
+    "--weights", default="bf16", show_default=True, help="Weight format: bf16, f16, f32, q8_0, q4_0, q4_1, q5_0, q4_k, q5_k, q6_k."
+)
 @click.option("--container", type=click.Choice(("gguf", "safetensors")), help="Default: what the family is published in.")
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder to write.")

@@ -32,9 +32,16 @@ def case_from(options: dict[str, Any], scratch: Path | None = None) -> Case:
     if borrowed is None:
         raise UsageError(f"{model}: a drafter borrows its target's embedding and head: name the target (--borrowed PATH)")
     return drafter_case(
-        model, borrowed, family=family, dialect=options["dialect"], block=options["block"], context=options["context"],
-        appends=options["appends"], accepts=options["accepts"], seed=options["seed"],
-    )  # fmt: skip
+        model,
+        borrowed,
+        family=family,
+        dialect=options["dialect"],
+        block=options["block"],
+        context=options["context"],
+        appends=options["appends"],
+        accepts=options["accepts"],
+        seed=options["seed"],
+    )
 
 
 def _is_target_file(model: Path) -> bool:

@@ -40,5 +40,7 @@ def show(folder: Path) -> int:
     from parity.models import declared_stages, open_case_model
 
     loaded = load(folder)
-    click.echo(json.dumps(loaded.describe() | {"geometry": open_case_model(loaded).geometry, "stages": len(declared_stages(loaded))}, indent=1))
+    click.echo(
+        json.dumps(loaded.describe() | {"geometry": open_case_model(loaded).geometry, "stages": len(declared_stages(loaded))}, indent=1)
+    )
     return 0

@@ -15,8 +15,18 @@ from parity.cli import options as shared
 @click.option("--case", "case_path", type=click.Path(path_type=Path), help="The case folder (default: `case` beside the dump).")
 @shared.judge_options
 @shared.report_options
-def compare(dump: Path, case_path: Path | None, arithmetic: str | None, mode: str, members: int, require: tuple[str, ...], json_out: str | None, junit: Path | None,
-            every_stage: bool, quiet: bool) -> int:  # fmt: skip
+def compare(
+    dump: Path,
+    case_path: Path | None,
+    arithmetic: str | None,
+    mode: str,
+    members: int,
+    require: tuple[str, ...],
+    json_out: str | None,
+    junit: Path | None,
+    every_stage: bool,
+    quiet: bool,
+) -> int:
     """Compare a saved dump (a folder or one packed .safetensors file) with the oracle on its case."""
     from dumps import open_dump
     from oracle import arithmetic as arithmetics

@@ -47,33 +47,53 @@ def _stack(options: list[Any]) -> Callable[[F], F]:
     return decorate
 
 
-case_options = _stack([
-    click.option("--family", type=click.Choice(FAMILIES), help="Needed where the file does not say, and to make a seeded model."),
-    click.option("--model", type=click.Path(path_type=Path), help="GGUF file or SafeTensors folder; without it a seeded tiny model is made."),
-    click.option("--borrowed", type=click.Path(path_type=Path), help="A drafter's target (or a file with its embedding and head)."),
-    click.option("--dialect", multiple=True, callback=pairs, metavar="KEY=VALUE,…", help="Switches of the family's dialect (engine=muser, window=24 …)."),
-    click.option("--weights", default=None, help="Weight format of a seeded model (bf16, q4_k, q8_0 …)."),
-    click.option("--block", type=click.IntRange(1, 4096), help="Rows fed: the block of a drafter, the verify window of a target."),
-    click.option("--context", type=click.IntRange(0, 1 << 20), default=48, show_default=True, help="Committed rows, or tokens of the prefill."),
-    click.option("--appends", callback=counts, metavar="N,N,…", help="Commit the context in these portions."),
-    click.option("--accepts", callback=counts, metavar="N,N,…", help="Further rounds: drafts accepted in each."),
-    click.option("--prompt-file", type=click.Path(path_type=Path), help="Real text for a target (needs the extra `real`)."),
-    click.option("--seed", type=int, default=0, show_default=True),
-])  # fmt: skip
+case_options = _stack(
+    [
+        click.option("--family", type=click.Choice(FAMILIES), help="Needed where the file does not say, and to make a seeded model."),
+        click.option(
+            "--model", type=click.Path(path_type=Path), help="GGUF file or SafeTensors folder; without it a seeded tiny model is made."
+        ),
+        click.option("--borrowed", type=click.Path(path_type=Path), help="A drafter's target (or a file with its embedding and head)."),
+        click.option(
+            "--dialect",
+            multiple=True,
+            callback=pairs,
+            metavar="KEY=VALUE,…",
+            help="Switches of the family's dialect (engine=muser, window=24 …).",
+        ),
+        click.option("--weights", default=None, help="Weight format of a seeded model (bf16, q4_k, q8_0 …)."),
+        click.option("--block", type=click.IntRange(1, 4096), help="Rows fed: the block of a drafter, the verify window of a target."),
+        click.option(
+            "--context", type=click.IntRange(0, 1 << 20), default=48, show_default=True, help="Committed rows, or tokens of the prefill."
+        ),
+        click.option("--appends", callback=counts, metavar="N,N,…", help="Commit the context in these portions."),
+        click.option("--accepts", callback=counts, metavar="N,N,…", help="Further rounds: drafts accepted in each."),
+        click.option("--prompt-file", type=click.Path(path_type=Path), help="Real text for a target (needs the extra `real`)."),
+        click.option("--seed", type=int, default=0, show_default=True),
+    ]
+)
 
-judge_options = _stack([
-    click.option("--arithmetic", metavar="NAME[,KEY=VALUE…]", help="What the candidate declares of its rounding (default: what is known of it)."),
-    click.option("--mode", type=click.Choice(("local", "rolled", "both")), default="both", show_default=True),
-    click.option("--members", type=click.IntRange(2, 64), default=8, show_default=True, help="Sampled runs of the rolled ensemble."),
-    click.option("--require", multiple=True, metavar="STAGE", help="Stage pattern that must be recorded, else the verdict is inconclusive."),
-])  # fmt: skip
+judge_options = _stack(
+    [
+        click.option(
+            "--arithmetic", metavar="NAME[,KEY=VALUE…]", help="What the candidate declares of its rounding (default: what is known of it)."
+        ),
+        click.option("--mode", type=click.Choice(("local", "rolled", "both")), default="both", show_default=True),
+        click.option("--members", type=click.IntRange(2, 64), default=8, show_default=True, help="Sampled runs of the rolled ensemble."),
+        click.option(
+            "--require", multiple=True, metavar="STAGE", help="Stage pattern that must be recorded, else the verdict is inconclusive."
+        ),
+    ]
+)
 
-report_options = _stack([
-    click.option("--json", "json_out", metavar="FILE|-", help="The report as JSON."),
-    click.option("--junit", type=click.Path(path_type=Path), help="The report as JUnit XML."),
-    click.option("--every-stage", is_flag=True, help="One line per stage and layer instead of one per stage name."),
-    click.option("--quiet", is_flag=True, help="The verdict line only."),
-])  # fmt: skip
+report_options = _stack(
+    [
+        click.option("--json", "json_out", metavar="FILE|-", help="The report as JSON."),
+        click.option("--junit", type=click.Path(path_type=Path), help="The report as JUnit XML."),
+        click.option("--every-stage", is_flag=True, help="One line per stage and layer instead of one per stage name."),
+        click.option("--quiet", is_flag=True, help="The verdict line only."),
+    ]
+)
 
 
 def emit(report: Report, json_out: str | None, junit: Path | None, every_stage: bool, quiet: bool) -> int:
@@ -84,7 +104,10 @@ def emit(report: Report, json_out: str | None, junit: Path | None, every_stage: 
         click.echo(json.dumps(report.to_json()))
     else:
         width = min(max(_columns(), 80), 160)
-        click.echo(render.headline(report) if quiet else render.text(report, every_stage=every_stage, color=sys.stdout.isatty(), width=width), nl=quiet)
+        click.echo(
+            render.headline(report) if quiet else render.text(report, every_stage=every_stage, color=sys.stdout.isatty(), width=width),
+            nl=quiet,
+        )
         if json_out:
             write(Path(json_out), json.dumps(report.to_json()))
     if junit:

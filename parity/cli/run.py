@@ -21,8 +21,24 @@ from parity.cli import options as shared
 @click.option("--keep", type=click.Path(path_type=Path), help="Keep the case and the dump in this folder.")
 @shared.judge_options
 @shared.report_options
-def run(case_path: Path | None, candidate: str, entry: str, fault: str | None, threads: int, timeout: float, keep: Path | None, arithmetic: str | None, mode: str, members: int,
-        require: tuple[str, ...], json_out: str | None, junit: Path | None, every_stage: bool, quiet: bool, **made: Any) -> int:  # fmt: skip
+def run(
+    case_path: Path | None,
+    candidate: str,
+    entry: str,
+    fault: str | None,
+    threads: int,
+    timeout: float,
+    keep: Path | None,
+    arithmetic: str | None,
+    mode: str,
+    members: int,
+    require: tuple[str, ...],
+    json_out: str | None,
+    junit: Path | None,
+    every_stage: bool,
+    quiet: bool,
+    **made: Any,
+) -> int:
     """Run a candidate on a case in a process of its own and compare every stage it records with the oracle.
 
     The case comes from --case, from files (--model, --borrowed), or from a seeded tiny model (--family alone). In local mode each
@@ -40,6 +56,18 @@ def run(case_path: Path | None, candidate: str, entry: str, fault: str | None, t
     if fault:
         parse_fault(fault)
     case = load(case_path) if case_path else case_from(made)
-    report = run_candidate(case, parsed, judged, mode=mode, members=members, fault=fault, required=require, keep=keep, threads=threads, timeout=timeout, progress=shared.progress)
+    report = run_candidate(
+        case,
+        parsed,
+        judged,
+        mode=mode,
+        members=members,
+        fault=fault,
+        required=require,
+        keep=keep,
+        threads=threads,
+        timeout=timeout,
+        progress=shared.progress,
+    )
     shared.done()
     return shared.emit(report, json_out, junit, every_stage, quiet)

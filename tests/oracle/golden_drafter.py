@@ -49,9 +49,21 @@ ANCHOR, MASK = 3, 10
 
 def geometry(sliding: tuple[bool, bool] = (False, False), window: int | None = None) -> Geometry:
     return Geometry(
-        hidden=HIDDEN, intermediate=INTER, layers=LAYERS, heads=HEADS, kv_heads=KV, head_dim=DIM, vocab=VOCAB, block_size=BLOCK,
-        mask_token_id=MASK, tap_ids=(0, 1), target_hidden=HIDDEN, sliding=sliding, window=window, window_source="file" if window else "none",
-    )  # fmt: skip
+        hidden=HIDDEN,
+        intermediate=INTER,
+        layers=LAYERS,
+        heads=HEADS,
+        kv_heads=KV,
+        head_dim=DIM,
+        vocab=VOCAB,
+        block_size=BLOCK,
+        mask_token_id=MASK,
+        tap_ids=(0, 1),
+        target_hidden=HIDDEN,
+        sliding=sliding,
+        window=window,
+        window_source="file" if window else "none",
+    )
 
 
 def dialect(rule: str = "none", causal: tuple[bool, bool] = (False, False), window: int | None = None, **switches: object) -> Dialect:
