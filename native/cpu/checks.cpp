@@ -35,8 +35,8 @@ int64_t dense_bytes(const dlab_tensor& t, const char* name) {
   const Element element = element_of(t, name);
   const int64_t last = t.shape[t.ndim - 1];
   if (last % element.block)
-    fail(DLAB_E_SHAPE, "%s: rows of %lld values are not a multiple of the %lld-value block of %s", name, static_cast<long long>(last),
-         static_cast<long long>(element.block), dtype_name(t.dtype));
+    fail(DLAB_E_SHAPE, "%s: rows of %lld values are not a multiple of the %lld-value block of %s", name, ll(last),
+         ll(element.block), dtype_name(t.dtype));
   int64_t bytes = 0;
   if (__builtin_mul_overflow(last / element.block, element.bytes, &bytes)) fail(DLAB_E_SHAPE, "%s: size overflows", name);
   for (int i = t.ndim - 2; i >= 1; --i)
@@ -55,19 +55,19 @@ void require_strides(const dlab_tensor& t, const char* name) {
   int64_t bytes = element.bytes;
   if (element.block == 1 && t.stride_bytes[t.ndim - 1] != element.bytes && t.shape[t.ndim - 1] > 1)
     fail(DLAB_E_UNSUPPORTED, "%s: values inside a row must be dense, found a stride of %lld bytes", name,
-         static_cast<long long>(t.stride_bytes[t.ndim - 1]));
+         ll(t.stride_bytes[t.ndim - 1]));
   bytes = t.shape[t.ndim - 1] / element.block * element.bytes;
   for (int i = t.ndim - 2; i >= 1; --i) {
     if (t.stride_bytes[i] != bytes && t.shape[i] > 1)
       fail(DLAB_E_UNSUPPORTED, "%s: axis %d must be dense (%lld bytes), found a stride of %lld bytes", name, i,
-           static_cast<long long>(bytes), static_cast<long long>(t.stride_bytes[i]));
+           ll(bytes), ll(t.stride_bytes[i]));
     bytes *= t.shape[i];
   }
   if (t.ndim < 2 || t.shape[0] < 2) return;
   int64_t span = 0;
   if (t.stride_bytes[0] < bytes)
-    fail(DLAB_E_SHAPE, "%s: a row takes %lld bytes, but stride_bytes[0] is %lld", name, static_cast<long long>(bytes),
-         static_cast<long long>(t.stride_bytes[0]));
+    fail(DLAB_E_SHAPE, "%s: a row takes %lld bytes, but stride_bytes[0] is %lld", name, ll(bytes),
+         ll(t.stride_bytes[0]));
   if (__builtin_mul_overflow(t.stride_bytes[0], t.shape[0], &span)) fail(DLAB_E_SHAPE, "%s: size overflows", name);
 }
 
@@ -92,7 +92,7 @@ void require_tensor(const dlab_tensor* t, const char* name, int ndim, std::initi
   require_pointer(t, name);
   if (t->ndim < 1 || t->ndim > 4) fail(DLAB_E_SHAPE, "%s has %d dimensions, expected 1 to 4", name, t->ndim);
   for (int i = 0; i < t->ndim; ++i)
-    if (t->shape[i] < 0) fail(DLAB_E_SHAPE, "%s: axis %d has the size %lld", name, i, static_cast<long long>(t->shape[i]));
+    if (t->shape[i] < 0) fail(DLAB_E_SHAPE, "%s: axis %d has the size %lld", name, i, ll(t->shape[i]));
   if (ndim && t->ndim != ndim) fail(DLAB_E_SHAPE, "%s has %d dimensions (%s), expected %d", name, t->ndim, describe(*t).c_str(), ndim);
   bool known = false;
   std::string expected;
@@ -111,7 +111,7 @@ void require_tensor(const dlab_tensor* t, const char* name, int ndim, std::initi
   if (aligned32 && reinterpret_cast<uintptr_t>(t->data) % 4)
     fail(DLAB_E_ARG, "%s: the address is not a multiple of 4 bytes", name);
   if (aligned32 && t->ndim > 1 && t->shape[0] > 1 && t->stride_bytes[0] % 4)
-    fail(DLAB_E_UNSUPPORTED, "%s: a stride of %lld bytes is not a multiple of 4", name, static_cast<long long>(t->stride_bytes[0]));
+    fail(DLAB_E_UNSUPPORTED, "%s: a stride of %lld bytes is not a multiple of 4", name, ll(t->stride_bytes[0]));
 }
 
 void require_any(const dlab_tensor* t, const char* name) {
@@ -148,7 +148,8 @@ Rows f32_rows(const dlab_tensor* t, const char* name, int ndim) {
 }
 
 Weight stored_weight(const dlab_tensor* t, const char* name, int ndim) {
-  require_tensor(t, name, ndim, {DLAB_F32, DLAB_F16, DLAB_BF16, DLAB_Q8_0, DLAB_Q4_0, DLAB_Q4_1, DLAB_Q5_0, DLAB_Q4_K, DLAB_Q5_K, DLAB_Q6_K});
+  require_tensor(t, name, ndim, {DLAB_F32, DLAB_F16, DLAB_BF16, DLAB_Q8_0, DLAB_Q4_0, DLAB_Q4_1, DLAB_Q5_0, DLAB_Q4_K, DLAB_Q5_K,
+                                 DLAB_Q6_K});
   const int64_t rows = t->ndim == 1 ? 1 : t->shape[0];
   const int64_t bytes = dense_bytes(*t, name);
   return {static_cast<const uint8_t*>(t->data), t->dtype, rows, t->shape[t->ndim - 1], rows > 1 ? t->stride_bytes[0] : bytes};
@@ -178,7 +179,7 @@ void require_ids(const int32_t* ids, int64_t n, int64_t limit, const char* name)
   if (n) require_pointer(ids, name);
   for (int64_t i = 0; i < n; ++i)
     if (ids[i] < 0 || ids[i] >= limit)
-      fail(DLAB_E_ARG, "%s[%lld] is %d, expected 0..%lld", name, static_cast<long long>(i), ids[i], static_cast<long long>(limit - 1));
+      fail(DLAB_E_ARG, "%s[%lld] is %d, expected 0..%lld", name, ll(i), ids[i], ll(limit - 1));
 }
 
 }  // namespace dlab

@@ -17,8 +17,9 @@ struct NamedRule {
   WindowRule rule;
 };
 constexpr NamedRule kRules[] = {
-    {"none", WindowRule::None},    {"W_LT", WindowRule::Lt},           {"W_LT_left", WindowRule::LtLeft}, {"W_LE", WindowRule::Le},
-    {"W_LT_ctx", WindowRule::LtContext}, {"W_ANCHOR", WindowRule::Anchor}, {"W_RING", WindowRule::Ring},      {"SINK_RING", WindowRule::SinkRing},
+    {"none", WindowRule::None},          {"W_LT", WindowRule::Lt},         {"W_LT_left", WindowRule::LtLeft}, {"W_LE", WindowRule::Le},
+    {"W_LT_ctx", WindowRule::LtContext}, {"W_ANCHOR", WindowRule::Anchor}, {"W_RING", WindowRule::Ring},
+    {"SINK_RING", WindowRule::SinkRing},
 };
 
 // Hands out each key once, so that what is left over is unknown.
@@ -58,12 +59,13 @@ class Keys {
       flags.push_back(text[i] == '1');
     }
     if (static_cast<int64_t>(flags.size()) != count)
-      fail(DLAB_E_ARG, "%s=%s: expected %lld values, one per layer", key, text.c_str(), static_cast<long long>(count));
+      fail(DLAB_E_ARG, "%s=%s: expected %lld values, one per layer", key, text.c_str(), ll(count));
     return flags;
   }
 
   void finish() const {
-    if (!values_.empty()) fail(DLAB_E_ARG, "config key '%s' is unknown, or has no place in this configuration", values_.begin()->first.c_str());
+    if (!values_.empty())
+      fail(DLAB_E_ARG, "config key '%s' is unknown, or has no place in this configuration", values_.begin()->first.c_str());
   }
 
  private:
@@ -88,7 +90,7 @@ void read_rules(Keys& keys, Config& c) {
   c.sink = keys.integer("sink", 0, int64_t{1} << 20);
   for (int64_t l = 0; l < c.layers; ++l)
     if (!c.sliding[static_cast<size_t>(l)])
-      fail(DLAB_E_ARG, "sliding: layer %lld does not slide, but SINK_RING evicts the rows it needs", static_cast<long long>(l));
+      fail(DLAB_E_ARG, "sliding: layer %lld does not slide, but SINK_RING evicts the rows it needs", ll(l));
 }
 
 std::string list(const std::vector<char>& flags) {
@@ -109,7 +111,7 @@ Config Config::parse(const char* text) {
   c.layers = keys.integer("layers", 1, 1024);
   c.heads = keys.integer("heads", 1, 4096);
   c.kv_heads = keys.integer("kv_heads", 1, 4096);
-  if (c.heads % c.kv_heads) fail(DLAB_E_ARG, "heads=%lld is not a multiple of kv_heads=%lld", static_cast<long long>(c.heads), static_cast<long long>(c.kv_heads));
+  if (c.heads % c.kv_heads) fail(DLAB_E_ARG, "heads=%lld is not a multiple of kv_heads=%lld", ll(c.heads), ll(c.kv_heads));
   c.head_dim = keys.integer("head_dim", 2, 4096);
   c.vocab = keys.integer("vocab", 1, kMaxWidth);
   c.block_size = keys.integer("block_size", 1, 512);
@@ -119,9 +121,10 @@ Config Config::parse(const char* text) {
   c.eps = keys.number("eps", false);
   c.rope_theta = keys.number("rope.theta", true);
   c.rope_dim = keys.integer("rope.dim", 2, c.head_dim);
-  if (c.rope_dim % 2) fail(DLAB_E_ARG, "rope.dim=%lld: expected an even number", static_cast<long long>(c.rope_dim));
+  if (c.rope_dim % 2) fail(DLAB_E_ARG, "rope.dim=%lld: expected an even number", ll(c.rope_dim));
   c.rope_style = keys.take("rope.style");
-  if (c.rope_style != "neox" && c.rope_style != "interleaved") fail(DLAB_E_ARG, "rope.style=%s: expected neox or interleaved", c.rope_style.c_str());
+  if (c.rope_style != "neox" && c.rope_style != "interleaved")
+    fail(DLAB_E_ARG, "rope.style=%s: expected neox or interleaved", c.rope_style.c_str());
   c.attn_scale = keys.number("attn_scale", true);
   c.embed_scale = keys.number("embed_scale", true);
   c.output_multiplier = keys.number("output_multiplier", true);

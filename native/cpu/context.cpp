@@ -50,8 +50,8 @@ int64_t parse_integer(const std::string& key, const std::string& text, int64_t l
   errno = 0;
   const long long value = strtoll(text.c_str(), &end, 10);
   if (text.empty() || text.find_first_not_of("0123456789") != std::string::npos || errno != 0 || value < low || value > high)
-    fail(DLAB_E_ARG, "%s=%s: expected an integer in %lld..%lld", key.c_str(), text.c_str(), static_cast<long long>(low),
-         static_cast<long long>(high));
+    fail(DLAB_E_ARG, "%s=%s: expected an integer in %lld..%lld", key.c_str(), text.c_str(), ll(low),
+         ll(high));
   return value;
 }
 

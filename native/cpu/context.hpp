@@ -18,6 +18,9 @@ struct Error {
   std::string text;
 };
 
+// int64_t as the type that %lld takes.
+inline long long ll(int64_t value) { return value; }
+
 [[noreturn]] __attribute__((format(printf, 2, 3))) void fail(int32_t status, const char* format, ...);
 
 // Keeps the text for dlab_last_error on this thread, cut to fit; never throws. Returns the status.

@@ -95,10 +95,10 @@ Values dlab_drafter::rope_table(const std::vector<int64_t>& pos) const {
 }
 
 void dlab_drafter::require_held(int64_t kept) const {
-  if (kept > length) fail(DLAB_E_STATE, "row %lld is beyond the %lld committed rows", static_cast<long long>(kept), static_cast<long long>(length));
+  if (kept > length) fail(DLAB_E_STATE, "row %lld is beyond the %lld committed rows", ll(kept), ll(length));
   if (kept > config.sink && kept < dropped)
-    fail(DLAB_E_STATE, "cannot go back to %lld rows: rows %lld..%lld were evicted", static_cast<long long>(kept),
-         static_cast<long long>(config.sink), static_cast<long long>(dropped - 1));
+    fail(DLAB_E_STATE, "cannot go back to %lld rows: rows %lld..%lld were evicted", ll(kept),
+         ll(config.sink), ll(dropped - 1));
 }
 
 void dlab_drafter::truncate(int64_t kept) {
@@ -167,7 +167,8 @@ Values dlab_drafter::attend(int64_t index, const Block& block, const Values& q, 
       visible[static_cast<size_t>(r * cells + c)] = config.sees(index, block.pos[static_cast<size_t>(r)], at, block.pos[0], c < held);
     }
   const auto cells_of = [&](const Values& x) {
-    return ops::Cells{reinterpret_cast<const uint8_t*>(x.data()), DLAB_F32, cells, config.kv_heads, config.head_dim, config.cell_width() * 4};
+    const auto* bytes = reinterpret_cast<const uint8_t*>(x.data());
+    return ops::Cells{bytes, DLAB_F32, cells, config.kv_heads, config.head_dim, config.cell_width() * 4};
   };
   Values out(q.size());
   ops::attention(ctx, rows_of(q, block.rows), config.heads, cells_of(keys), cells_of(vals), visible.data(), config.attn_scale, nullptr,

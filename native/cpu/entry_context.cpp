@@ -38,7 +38,8 @@ const char* arithmetic() {
   static const std::string text = [] {
     const Kernels& kernels = choose_kernels();
     return std::string("activations=f32,accumulate=f32,order=blocked:") + std::to_string(kChunk) + ",fma=" +
-           (kernels.fused_multiply_add ? "1" : "0") + ",norm_sum=f64,softmax_sum=f64,rope_angle=f64,rope_table=f32,cells=f32,isa=" + kernels.isa;
+           (kernels.fused_multiply_add ? "1" : "0") + ",norm_sum=f64,softmax_sum=f64,rope_angle=f64,rope_table=f32,cells=f32,isa=" +
+           kernels.isa;
   }();
   return text.c_str();
 }
@@ -71,7 +72,8 @@ using namespace dlab;
 extern "C" {
 
 int32_t dlab_get_info(dlab_info* out) {
-  if (!out || out->struct_size < offsetof(dlab_info, name)) return set_error(DLAB_E_ARG, "get_info: out is NULL or struct_size is too small");
+  if (!out || out->struct_size < offsetof(dlab_info, name))
+    return set_error(DLAB_E_ARG, "get_info: out is NULL or struct_size is too small");
   try {
     const dlab_info info = {out->struct_size, DLAB_ABI_MAJOR, DLAB_ABI_MINOR, DLAB_CAP_OPS | DLAB_CAP_FUSED | DLAB_CAP_DUMPS,
                             "dlab-cpu", "1.0", arithmetic(), DLAB_SOURCE_HASH};
@@ -139,7 +141,9 @@ int32_t dlab_download(dlab_ctx* ctx, const dlab_tensor* device, dlab_tensor* hos
     require_any(device, "device");
     require_any(host, "host");
     if (device->place != DLAB_DEVICE) fail(DLAB_E_ARG, "device was not made by dlab_upload");
-    if (device->dtype != host->dtype || device->ndim != host->ndim || memcmp(device->shape, host->shape, sizeof(int64_t) * static_cast<size_t>(host->ndim)))
+    const bool same = device->dtype == host->dtype && device->ndim == host->ndim &&
+                      std::equal(host->shape, host->shape + host->ndim, device->shape);
+    if (!same)
       fail(DLAB_E_SHAPE, "host is %s, expected %s", describe(*host).c_str(), describe(*device).c_str());
     copy_rows(*device, *host);
   });

@@ -25,7 +25,8 @@ void copy_cells(const dlab_drafter& d, const std::vector<float>& cells, const dl
 
 extern "C" {
 
-int32_t dlab_drafter_create(dlab_ctx* ctx, const char* config, const dlab_named_tensor* weights, int32_t n, uint32_t flags, dlab_drafter** out) {
+int32_t dlab_drafter_create(dlab_ctx* ctx, const char* config, const dlab_named_tensor* weights, int32_t n, uint32_t flags,
+                            dlab_drafter** out) {
   return guarded(ctx, "drafter_create", [&] {
     require_pointer(out, "out");
     if (flags & ~static_cast<uint32_t>(DLAB_BORROW)) fail(DLAB_E_ARG, "flags 0x%x are unknown", flags);
@@ -49,7 +50,7 @@ int32_t dlab_drafter_append(dlab_drafter* d, const dlab_tensor* taps, int64_t po
   return on_drafter(d, "drafter_append", [&] {
     const Rows rows = f32_rows(taps, "taps", 2);
     require_shape(taps, "taps", {-1, d->config.feature_width()});
-    if (pos0 < 0 || pos0 + rows.rows > kMaxPosition) fail(DLAB_E_ARG, "pos0 is %lld, expected 0..2^31", static_cast<long long>(pos0));
+    if (pos0 < 0 || pos0 + rows.rows > kMaxPosition) fail(DLAB_E_ARG, "pos0 is %lld, expected 0..2^31", ll(pos0));
     d->append(rows, pos0);
   });
 }
@@ -58,8 +59,8 @@ int32_t dlab_drafter_propose(dlab_drafter* d, const int32_t* block_ids, int32_t 
                              dlab_tensor* logits) {
   return on_drafter(d, "drafter_propose", [&] {
     if (rows < 1 || rows > d->config.block_size)
-      fail(DLAB_E_ARG, "rows is %d, expected 1..%lld (block_size)", rows, static_cast<long long>(d->config.block_size));
-    if (pos < 0 || pos + rows > kMaxPosition) fail(DLAB_E_ARG, "pos is %lld, expected 0..2^31", static_cast<long long>(pos));
+      fail(DLAB_E_ARG, "rows is %d, expected 1..%lld (block_size)", rows, ll(d->config.block_size));
+    if (pos < 0 || pos + rows > kMaxPosition) fail(DLAB_E_ARG, "pos is %lld, expected 0..2^31", ll(pos));
     require_ids(block_ids, rows, d->config.vocab, "block_ids");
     require_pointer(ids, "ids");
     Rows out;
@@ -77,7 +78,7 @@ int32_t dlab_drafter_propose(dlab_drafter* d, const int32_t* block_ids, int32_t 
 
 int32_t dlab_drafter_truncate(dlab_drafter* d, int64_t length) {
   return on_drafter(d, "drafter_truncate", [&] {
-    if (length < 0) fail(DLAB_E_ARG, "length is %lld", static_cast<long long>(length));
+    if (length < 0) fail(DLAB_E_ARG, "length is %lld", ll(length));
     d->truncate(length);
   });
 }
@@ -86,14 +87,15 @@ int32_t dlab_drafter_context(dlab_drafter* d, int32_t layer, dlab_tensor* k, dla
   return on_drafter(d, "drafter_context", [&] {
     require_pointer(n, "n");
     if (layer < 0 || layer >= d->config.layers)
-      fail(DLAB_E_ARG, "layer is %d, expected 0..%lld", layer, static_cast<long long>(d->config.layers - 1));
+      fail(DLAB_E_ARG, "layer is %d, expected 0..%lld", layer, ll(d->config.layers - 1));
     const int64_t held = static_cast<int64_t>(d->positions.size());
     if (k || v || positions) {
       require_pointer(positions, "positions");
       for (const auto& [tensor, name] : {std::pair<dlab_tensor*, const char*>{k, "k"}, {v, "v"}}) {
         require_tensor(tensor, name, 3, {DLAB_F32});
         if (*n < held || tensor->shape[0] < held)
-          fail(DLAB_E_SHAPE, "%s has room for %lld rows, expected %lld", name, static_cast<long long>(std::min(*n, tensor->shape[0])), static_cast<long long>(held));
+          fail(DLAB_E_SHAPE, "%s has room for %lld rows, expected %lld", name,
+               ll(std::min(*n, tensor->shape[0])), ll(held));
         require_shape(tensor, name, {-1, d->config.kv_heads, d->config.head_dim});
       }
       const dlab::Cache& cache = d->caches[static_cast<size_t>(layer)];

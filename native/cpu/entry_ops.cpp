@@ -13,7 +13,8 @@ namespace {
 Rows output(const dlab_tensor* y, const char* name, const dlab_tensor* like) {
   const Rows rows = f32_rows(y, name, like->ndim);
   for (int i = 0; i < like->ndim; ++i)
-    if (y->shape[i] != like->shape[i]) fail(DLAB_E_SHAPE, "%s is %s, expected the shape of %s", name, describe(*y).c_str(), describe(*like).c_str());
+    if (y->shape[i] != like->shape[i])
+      fail(DLAB_E_SHAPE, "%s is %s, expected the shape of %s", name, describe(*y).c_str(), describe(*like).c_str());
   return rows;
 }
 
@@ -27,7 +28,8 @@ ops::Cells cells(const dlab_tensor* t, const char* name) {
   require_tensor(t, name, 3, {DLAB_F32, DLAB_F16, DLAB_BF16});
   const int64_t bytes = weight_format(t->dtype)->bytes;
   const int64_t dense = t->shape[1] * t->shape[2] * bytes;
-  return {static_cast<const uint8_t*>(t->data), t->dtype, t->shape[0], t->shape[1], t->shape[2], t->shape[0] > 1 ? t->stride_bytes[0] : dense};
+  const auto* data = static_cast<const uint8_t*>(t->data);
+  return {data, t->dtype, t->shape[0], t->shape[1], t->shape[2], t->shape[0] > 1 ? t->stride_bytes[0] : dense};
 }
 
 float widen(const uint8_t* data, int32_t dtype) {
@@ -87,7 +89,7 @@ int32_t dlab_rms_norm(dlab_ctx* ctx, const dlab_tensor* x, const dlab_tensor* w,
     const Rows in = f32_rows(x, "x", 2), out = output(y, "y", x);
     require_distinct(y, x, "y", "x");
     if (n_groups < 1 || in.width % n_groups)
-      fail(DLAB_E_ARG, "n_groups is %d, expected a divisor of the %lld values of a row", n_groups, static_cast<long long>(in.width));
+      fail(DLAB_E_ARG, "n_groups is %d, expected a divisor of the %lld values of a row", n_groups, ll(in.width));
     if (!(eps >= 0) || !std::isfinite(eps)) fail(DLAB_E_ARG, "eps is %g, expected a finite number of at least 0", eps);
     require_finite(weight_offset, "weight_offset");
     const bool shared = w && w->ndim == 1 && w->shape[0] == in.width / n_groups;
@@ -100,7 +102,8 @@ int32_t dlab_linear(dlab_ctx* ctx, const dlab_tensor* x, const dlab_tensor* w, c
   return guarded(ctx, "linear", [&] {
     const Rows in = f32_rows(x, "x", 2), out = f32_rows(y, "y", 2);
     const Weight weight = stored_weight(w, "w", 2);
-    if (weight.width != in.width) fail(DLAB_E_SHAPE, "w is %s, expected rows of the %lld values of x", describe(*w).c_str(), static_cast<long long>(in.width));
+    if (weight.width != in.width)
+      fail(DLAB_E_SHAPE, "w is %s, expected rows of the %lld values of x", describe(*w).c_str(), ll(in.width));
     require_shape(y, "y", {in.rows, weight.rows});
     const std::vector<float> offset = weight_vector(*ctx, bias, "bias", weight.rows);
     require_distinct(y, x, "y", "x");
@@ -109,14 +112,14 @@ int32_t dlab_linear(dlab_ctx* ctx, const dlab_tensor* x, const dlab_tensor* w, c
   });
 }
 
-int32_t dlab_rope(dlab_ctx* ctx, const dlab_tensor* x, const int64_t* pos, const double* inv_freq, int32_t rot, int32_t style, double mscale,
-                  dlab_tensor* y) {
+int32_t dlab_rope(dlab_ctx* ctx, const dlab_tensor* x, const int64_t* pos, const double* inv_freq, int32_t rot, int32_t style,
+                  double mscale, dlab_tensor* y) {
   return guarded(ctx, "rope", [&] {
     const Rows in = f32_rows(x, "x", 3), out = output(y, "y", x);
     if (y->data != x->data) require_distinct(y, x, "y", "x");
     else if (out.stride != in.stride) fail(DLAB_E_ARG, "y is in the place of x but has other strides");
     if (rot < 2 || rot % 2 || rot > x->shape[2])
-      fail(DLAB_E_SHAPE, "rot is %d, expected an even number in 2..%lld (the head width)", rot, static_cast<long long>(x->shape[2]));
+      fail(DLAB_E_SHAPE, "rot is %d, expected an even number in 2..%lld (the head width)", rot, ll(x->shape[2]));
     if (style != DLAB_ROPE_NEOX && style != DLAB_ROPE_INTERLEAVED) fail(DLAB_E_ARG, "style %d is unknown (1 neox, 2 interleaved)", style);
     require_finite(mscale, "mscale");
     require_pointer(inv_freq, "inv_freq");
@@ -125,15 +128,15 @@ int32_t dlab_rope(dlab_ctx* ctx, const dlab_tensor* x, const int64_t* pos, const
     if (in.rows) require_pointer(pos, "pos");
     for (int64_t r = 0; r < in.rows; ++r)
       if (pos[r] < -kMaxPosition || pos[r] > kMaxPosition)
-        fail(DLAB_E_ARG, "pos[%lld] is %lld, expected -2^31..2^31", static_cast<long long>(r), static_cast<long long>(pos[r]));
+        fail(DLAB_E_ARG, "pos[%lld] is %lld, expected -2^31..2^31", ll(r), ll(pos[r]));
     if (!x->shape[1]) return;
     const std::vector<float> table = ops::rope_table(pos, in.rows, inv_freq, rot / 2, mscale);
     ops::rope(*ctx, in, table, x->shape[1], rot, style == DLAB_ROPE_INTERLEAVED, out);
   });
 }
 
-int32_t dlab_attention(dlab_ctx* ctx, const dlab_tensor* q, const dlab_tensor* k, const dlab_tensor* v, const uint8_t* visible, double scale,
-                       const dlab_tensor* sinks, dlab_tensor* out) {
+int32_t dlab_attention(dlab_ctx* ctx, const dlab_tensor* q, const dlab_tensor* k, const dlab_tensor* v, const uint8_t* visible,
+                       double scale, const dlab_tensor* sinks, dlab_tensor* out) {
   return guarded(ctx, "attention", [&] {
     const Rows queries = f32_rows(q, "q", 3), result = output(out, "out", q);
     const ops::Cells keys = cells(k, "k"), values = cells(v, "v");
@@ -141,7 +144,7 @@ int32_t dlab_attention(dlab_ctx* ctx, const dlab_tensor* q, const dlab_tensor* k
     require_shape(k, "k", {-1, -1, q->shape[2]});
     require_shape(v, "v", {keys.cells, keys.kv_heads, keys.dim});
     if (keys.kv_heads < 1 || heads < 1 || heads % keys.kv_heads)
-      fail(DLAB_E_SHAPE, "q has %lld heads and k %lld, expected a multiple", static_cast<long long>(heads), static_cast<long long>(keys.kv_heads));
+      fail(DLAB_E_SHAPE, "q has %lld heads and k %lld, expected a multiple", ll(heads), ll(keys.kv_heads));
     require_finite(scale, "scale");
     const std::vector<float> logits = weight_vector(*ctx, sinks, "sinks", heads);
     require_distinct(out, q, "out", "q");
@@ -156,7 +159,7 @@ int32_t dlab_gate(dlab_ctx* ctx, const dlab_tensor* x, const dlab_tensor* g, int
     const Rows in = f32_rows(x, "x", 3), logits = f32_rows(g, "g", 2), out = output(y, "y", x);
     if (logits.rows != in.rows || (logits.width != x->shape[1] && logits.width != in.width))
       fail(DLAB_E_SHAPE, "g is %s, expected [%lld,%lld] (per head) or [%lld,%lld] (per value)", describe(*g).c_str(),
-           static_cast<long long>(in.rows), static_cast<long long>(x->shape[1]), static_cast<long long>(in.rows), static_cast<long long>(in.width));
+           ll(in.rows), ll(x->shape[1]), ll(in.rows), ll(in.width));
     if (kind != DLAB_GATE_SIGMOID && kind != DLAB_GATE_SOFTPLUS) fail(DLAB_E_ARG, "kind %d is unknown (1 sigmoid, 2 softplus)", kind);
     require_distinct(y, x, "y", "x");
     require_distinct(y, g, "y", "g");
@@ -227,7 +230,7 @@ int32_t dlab_concat(dlab_ctx* ctx, const dlab_tensor* parts, int32_t n_parts, dl
 int32_t dlab_top2(dlab_ctx* ctx, const dlab_tensor* x, int32_t* ids, float* values) {
   return guarded(ctx, "top2", [&] {
     const Rows in = f32_rows(x, "x", 2);
-    if (in.width > INT32_MAX) fail(DLAB_E_SHAPE, "x has rows of %lld values, expected at most 2^31-1", static_cast<long long>(in.width));
+    if (in.width > INT32_MAX) fail(DLAB_E_SHAPE, "x has rows of %lld values, expected at most 2^31-1", ll(in.width));
     if (in.rows) require_pointer(ids, "ids");
     if (in.rows) require_pointer(values, "values");
     ops::top2(*ctx, in, ids, values);

@@ -62,18 +62,21 @@ const char* dlab_last_error(dlab_ctx* ctx) {
 }
 
 static int is_matrix(const dlab_tensor* t) { return t && t->dtype == DLAB_F32 && t->ndim == 2 && t->stride_bytes[1] == 4; }
+static int fits(const dlab_tensor* t, int64_t length) { return !t || (t->dtype == DLAB_F32 && t->ndim == 1 && t->shape[0] == length); }
 static float* row(const dlab_tensor* t, int64_t r) { return (float*)((char*)t->data + r * t->stride_bytes[0]); }
 
 int32_t dlab_linear(dlab_ctx* ctx, const dlab_tensor* x, const dlab_tensor* w, const dlab_tensor* bias, dlab_tensor* y) {
   (void)ctx;
   if (!is_matrix(x) || !is_matrix(w) || !is_matrix(y)) return fail(DLAB_E_UNSUPPORTED, "linear: x, w and y must be dense f32 matrices");
-  if (x->shape[1] != w->shape[1]) return fail(DLAB_E_SHAPE, "linear: x has rows of %lld values, w of %lld", (long long)x->shape[1], (long long)w->shape[1]);
-  if (y->shape[0] != x->shape[0] || y->shape[1] != w->shape[0]) return fail(DLAB_E_SHAPE, "linear: y does not fit x and w");
-  if (bias && (bias->dtype != DLAB_F32 || bias->ndim != 1 || bias->shape[0] != w->shape[0])) return fail(DLAB_E_SHAPE, "linear: bias does not fit w");
-  for (int64_t m = 0; m < x->shape[0]; m++)
-    for (int64_t n = 0; n < w->shape[0]; n++) {
+  const int64_t rows = x->shape[0], width = x->shape[1], columns = w->shape[0];
+  if (width != w->shape[1])
+    return fail(DLAB_E_SHAPE, "linear: x has rows of %lld values, w of %lld", (long long)width, (long long)w->shape[1]);
+  if (y->shape[0] != rows || y->shape[1] != columns) return fail(DLAB_E_SHAPE, "linear: y does not fit x and w");
+  if (!fits(bias, columns)) return fail(DLAB_E_SHAPE, "linear: bias does not fit w");
+  for (int64_t m = 0; m < rows; m++)
+    for (int64_t n = 0; n < columns; n++) {
       float sum = 0;
-      for (int64_t k = 0; k < x->shape[1]; k++) sum += row(x, m)[k] * row(w, n)[k];
+      for (int64_t k = 0; k < width; k++) sum += row(x, m)[k] * row(w, n)[k];
       row(y, m)[n] = bias ? sum + ((const float*)bias->data)[n] : sum;
     }
   return DLAB_OK;
@@ -82,14 +85,18 @@ int32_t dlab_linear(dlab_ctx* ctx, const dlab_tensor* x, const dlab_tensor* w, c
 int32_t dlab_rms_norm(dlab_ctx* ctx, const dlab_tensor* x, const dlab_tensor* w, double eps, double weight_offset, int32_t n_groups,
                       dlab_tensor* y) {
   (void)ctx;
-  if (!is_matrix(x) || !is_matrix(y) || memcmp(x->shape, y->shape, 16)) return fail(DLAB_E_UNSUPPORTED, "rms_norm: x and y must be dense f32 matrices of one shape");
+  if (!is_matrix(x) || !is_matrix(y)) return fail(DLAB_E_UNSUPPORTED, "rms_norm: x and y must be dense f32 matrices");
+  if (x->shape[0] != y->shape[0] || x->shape[1] != y->shape[1]) return fail(DLAB_E_SHAPE, "rms_norm: x and y differ in shape");
   if (n_groups != 1) return fail(DLAB_E_UNSUPPORTED, "rms_norm: n_groups is %d, this engine has no grouped norm", n_groups);
-  if (w && (w->dtype != DLAB_F32 || w->ndim != 1 || w->shape[0] != x->shape[1])) return fail(DLAB_E_SHAPE, "rms_norm: w does not fit x");
+  if (!fits(w, x->shape[1])) return fail(DLAB_E_SHAPE, "rms_norm: w does not fit x");
   for (int64_t r = 0; r < x->shape[0]; r++) {
     double sum = 0;
     for (int64_t i = 0; i < x->shape[1]; i++) sum += (double)row(x, r)[i] * row(x, r)[i];
     const float inverse = (float)(1.0 / sqrt(sum / (double)x->shape[1] + eps));
-    for (int64_t i = 0; i < x->shape[1]; i++) row(y, r)[i] = row(x, r)[i] * inverse * (w ? ((const float*)w->data)[i] + (float)weight_offset : 1.0f);
+    for (int64_t i = 0; i < x->shape[1]; i++) {
+      const float weight = w ? ((const float*)w->data)[i] + (float)weight_offset : 1.0f;
+      row(y, r)[i] = row(x, r)[i] * inverse * weight;
+    }
   }
   return DLAB_OK;
 }

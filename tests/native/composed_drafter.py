@@ -48,7 +48,8 @@ def small_config(**changes: Any) -> dict[str, Any]:
 
 def small_weights(biases: bool = False, matrices: tuple[str, ...] = ("q4_k", "bf16", "q6_k", "f32"), seed: int = 0) -> dict[str, Stored]:
     """Random weights by role, the matrices in turn in the given formats, scaled so that activations stay near one."""
-    g, made = GEOMETRY, {}
+    g = GEOMETRY
+    made: dict[str, Stored] = {}
 
     def matrix(role: str, rows: int, width: int) -> None:
         made[role] = random_weight(matrices[len(made) % len(matrices)], rows, width, seed + len(made))

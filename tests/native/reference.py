@@ -14,11 +14,12 @@ Array = NDArray[np.float64]
 
 
 def rms_norm(x: Array, w: Array | None, eps: float, offset: float, groups: int) -> Array:
-    parts = x.reshape(len(x), groups, x.shape[1] // groups)
-    y = (parts / np.sqrt(np.mean(parts**2, -1, keepdims=True) + eps)).reshape(x.shape)
+    parts: Array = x.reshape(len(x), groups, x.shape[1] // groups)
+    y: Array = (parts / np.sqrt(np.mean(parts**2, -1, keepdims=True) + eps)).reshape(x.shape)
     if w is None:
         return y
-    return y * (np.tile(w, x.shape[1] // len(w)) + offset)
+    y *= np.tile(w, x.shape[1] // len(w)) + offset
+    return y
 
 
 def rope(x: Array, pos: NDArray[np.int64], inv_freq: Array, rot: int, style: str, mscale: float) -> Array:
@@ -69,4 +70,5 @@ def within(got: NDArray[np.floating], want: Array, bound: Array | float) -> None
     bad = ~(error <= limit)
     if bad.any():
         at = np.unravel_index(np.argmax(np.where(bad, error / np.maximum(limit, TINY), 0.0)), error.shape)
-        raise AssertionError(f"{bad.sum()} of {bad.size} beyond the bound, worst at {at}: {got[at]!r}, expected {want[at]!r} +- {limit[at]:.3g}")
+        worst = f"worst at {at}: {got[at]!r}, expected {want[at]!r} +- {limit[at]:.3g}"
+        raise AssertionError(f"{bad.sum()} of {bad.size} beyond the bound, {worst}")
