@@ -176,7 +176,7 @@ class Context:
         `dlab_drafter_create`; booleans and sequences are written as 0/1 and comma lists. The weights are borrowed, not copied."""
         if "fused" not in self.flags:
             raise NativeError("UNSUPPORTED", "the library declares no fused drafter")
-        made = Drafter(self._calls, config, weights)
+        made = Drafter(self, self._calls, config, weights)
         self._drafters.add(made)
         return made
 

@@ -28,9 +28,10 @@ class Proposal:
 
 
 class Drafter:
-    """Made by `Context.drafter`; closed with its context at the latest."""
+    """Made by `Context.drafter`; keeps its context alive, and is closed with it at the latest."""
 
-    def __init__(self, calls: Calls, config: dict[str, object], weights: dict[str, Stored]) -> None:
+    def __init__(self, owner: object, calls: Calls, config: dict[str, object], weights: dict[str, Stored]) -> None:
+        self._owner = owner
         self._calls = calls
         self._weights = dict(weights)  # borrowed by the library: they must outlive it
         names = [ffi.new("char[]", name.encode()) for name in weights]

@@ -171,3 +171,9 @@ def test_closing_the_context_closes_its_drafters(cpu: Library) -> None:
     drafter.close()
     with pytest.raises(NativeError, match="the drafter is closed"):
         drafter.describe()
+
+
+def test_a_drafter_keeps_its_context_alive(cpu: Library) -> None:
+    drafter = cpu.context(1).drafter(small_config(), small_weights())
+    drafter.append(taps(2), 0)
+    assert drafter.context(0)[2].tolist() == [0, 1]

@@ -15,6 +15,7 @@ from tests.native.stored_blocks import WEIGHT_TYPES, decoded, encoded_vector, ra
 
 FLOATS = ("f32", "f16", "bf16")
 seeds = st.integers(0, 2**32 - 1)
+widths = st.sampled_from([2, 7, 32, 64, 70, 128, 256, 300])  # below, at and above one and more vector tiles
 offsets = st.sampled_from([0.0, 1.0])
 drawn = settings(max_examples=25, deadline=None)
 
@@ -77,7 +78,7 @@ def test_rope_keeps_its_accuracy_at_large_positions(ctx: Context) -> None:
 
 
 @drawn
-@given(seeds, st.integers(1, 20), st.integers(1, 3), st.integers(1, 4), st.integers(1, 300), st.integers(2, 70), st.booleans())
+@given(seeds, st.integers(1, 20), st.integers(1, 3), st.integers(1, 4), st.integers(1, 300), widths, st.booleans())
 def test_attention(ctx: Context, seed: int, rows: int, kv_heads: int, share: int, cells: int, dim: int, with_sinks: bool) -> None:
     rng = np.random.default_rng(seed)
     q, k, v = normal(seed, rows, kv_heads * share, dim), normal(seed + 1, cells, kv_heads, dim), normal(seed + 2, cells, kv_heads, dim)
@@ -93,8 +94,9 @@ def test_attention(ctx: Context, seed: int, rows: int, kv_heads: int, share: int
     assert (got[~visible.any(1)] == 0.0).all()
 
 
-def test_unseen_cells_never_matter(ctx: Context) -> None:
-    q, k, v = normal(0, 3, 2, 16), normal(1, 40, 1, 16), normal(2, 40, 1, 16)
+@pytest.mark.parametrize("dim", [16, 64, 100])
+def test_unseen_cells_never_matter(ctx: Context, dim: int) -> None:
+    q, k, v = normal(0, 3, 2, dim), normal(1, 40, 1, dim), normal(2, 40, 1, dim)
     visible = np.ones((3, 40), bool)
     visible[:, 10:20] = False
     clean = ctx.attention(q, k, v, visible, 0.25)
