@@ -42,10 +42,14 @@ class FloatFormat:
             return np.where(np.abs(rounded) > self.largest, np.copysign(np.inf, rounded), rounded)
 
     def truncate(self, y: Any) -> Array:
-        """``y`` cut toward zero to the format, in float64."""
+        """``y`` cut toward zero to the format (what lies beyond becomes the largest finite value), in float64."""
         y64 = np.asarray(y, np.float64)
-        spacing = self.ulp(y64)
-        return np.where(np.isfinite(y64), np.trunc(y64 / spacing) * spacing, y64)
+        if self.p >= 53:
+            return y64
+        with np.errstate(invalid="ignore"):
+            spacing = self.ulp(y64)
+            cut = np.clip(np.trunc(y64 / spacing) * spacing, -self.largest, self.largest)
+        return np.where(np.isfinite(y64), cut, y64)
 
     def holds(self, y: Any) -> NDArray[np.bool_]:
         """Elementwise: is the value representable? Non-finite values are."""

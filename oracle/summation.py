@@ -20,9 +20,9 @@ Energy = tuple[float, float]
 def parse(order: str) -> tuple[str, int]:
     """Split an order's name into (kind, parameter); ValueError names what is known."""
     kind, _, text = order.partition(":")
-    if kind in ("sequential", "pairwise", "blas", "f64") and not text:
-        return kind, 0
-    if kind in ("blocked", "lanes") and text.isdigit() and int(text) > 0:
+    if order in ("sequential", "pairwise", "blas", "f64"):
+        return order, 0
+    if kind in ("blocked", "lanes") and text.isascii() and text.isdigit() and int(text) > 0:
         return kind, int(text)
     raise ValueError(f"summation order {order!r}: expected sequential, pairwise, blocked:n, lanes:n, blas or f64")
 
