@@ -19,14 +19,15 @@ class Calls:
     An exception raised by the dump callback ends the call that caused it and is raised there, with its own traceback.
     """
 
-    def __init__(self, handle: Any, threads: int) -> None:
+    def __init__(self, handle: Any, options: dict[str, str]) -> None:
         self.handle = handle
         self.raised: BaseException | None = None
         self._dump: Any = None
         self._statuses = dict(ffi.typeof("enum dlab_status").elements)
         out = ffi.new("dlab_ctx**")
         self.pointer: Any = None
-        self.check(handle.dlab_open(f"threads={threads}\n".encode(), out), "open")
+        text = "".join(f"{key}={value}\n" for key, value in options.items())
+        self.check(handle.dlab_open(text.encode(), out), "open")
         self.pointer = out[0]
 
     def check(self, status: int, what: str) -> None:

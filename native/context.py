@@ -28,10 +28,10 @@ class Context:
     silently. Results are fresh arrays. Weights are `Stored`. Whatever the library refuses is raised as `NativeError`.
     """
 
-    def __init__(self, handle: Any, ops: Iterable[str], flags: frozenset[str], threads: int = 0) -> None:
+    def __init__(self, handle: Any, ops: Iterable[str], flags: frozenset[str], options: dict[str, str]) -> None:
         self.ops = frozenset(ops)
         self.flags = flags
-        self._calls = Calls(handle, threads)
+        self._calls = Calls(handle, options)
         self._drafters: weakref.WeakSet[Drafter] = weakref.WeakSet()
 
     def rms_norm(self, x: Floats, w: Stored | None, eps: float, offset: float = 0.0, groups: int = 1) -> Floats:

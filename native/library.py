@@ -37,9 +37,12 @@ class Library:
         self.info = info
         self.ops: frozenset[str] = frozenset(op for op in OPERATIONS if hasattr(handle, f"dlab_{op}"))
 
-    def context(self, threads: int = 0) -> Context:
-        """A context with its own threads (0: one per core). `NativeError` when it cannot be opened (no device ...)."""
-        return Context(self._handle, self.ops, self.info.flags, threads)
+    def context(self, threads: int = 0, **options: str) -> Context:
+        """A context with its own threads (0: one per core). `NativeError` when it cannot be opened (no device ...).
+
+        ``options`` are the library's own; the CPU library knows ``isa="x86-64"``, which leaves newer instructions unused.
+        """
+        return Context(self._handle, self.ops, self.info.flags, {"threads": str(threads)} | options)
 
     def __repr__(self) -> str:
         return f"<Library {self.info.name} {self.info.version} from {self.info.path}>"

@@ -55,14 +55,30 @@ int64_t parse_integer(const std::string& key, const std::string& text, int64_t l
   return value;
 }
 
-const Kernels& choose_kernels() {
+namespace {
+
 #ifdef DLAB_HAVE_V3
+bool supports_v3() {
   __builtin_cpu_init();
   // x86-64-v3; LZCNT, BMI and MOVBE come with every processor that has AVX2 and BMI2.
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2"))
-    return kV3Kernels;
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2");
+}
+#endif
+
+}  // namespace
+
+const Kernels& choose_kernels() {
+#ifdef DLAB_HAVE_V3
+  if (supports_v3()) return kV3Kernels;
 #endif
   return kBaselineKernels;
+}
+
+const Kernels* find_kernels(const char* isa) {
+#ifdef DLAB_HAVE_V3
+  if (!strcmp(isa, kV3Kernels.isa)) return supports_v3() ? &kV3Kernels : nullptr;
+#endif
+  return strcmp(isa, kBaselineKernels.isa) ? nullptr : &kBaselineKernels;
 }
 
 }  // namespace dlab

@@ -36,7 +36,7 @@ int64_t parse_integer(const std::string& key, const std::string& text, int64_t l
 }  // namespace dlab
 
 struct dlab_ctx {
-  explicit dlab_ctx(int threads) : kernels(dlab::choose_kernels()), pool(threads) {}
+  dlab_ctx(const dlab::Kernels& table, int threads) : kernels(table), pool(threads) {}
 
   const dlab::Kernels& kernels;
   dlab::Pool pool;

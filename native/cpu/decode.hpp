@@ -47,31 +47,40 @@ inline void split_nibbles(const uint8_t* __restrict q, int shift, int8_t* __rest
   }
 }
 
-DLAB_DECODER decode_q4_0(const uint8_t* __restrict b, float* __restrict o, int64_t n) {
-  alignas(32) int8_t t[32];
-  for (; n > 0; n -= 32, b += 18, o += 32) {
-    split_nibbles(b + 2, 8, t);
-    scale_bytes<32>(t, load_half(b), 0.0f, o);
+// Formats of 32-value blocks: split(block, t) gives the integers, minimum(block) what is subtracted. All blocks of a chunk are split
+// before any is scaled, since reading a vector back right after its two halves were written stalls.
+template <int Bytes, class Split, class Minimum>
+inline void decode_small_blocks(const uint8_t* __restrict b, float* __restrict o, int64_t n, Split split, Minimum minimum) {
+  alignas(32) int8_t t[kChunk];
+  while (n > 0) {
+    const int64_t blocks = (n < kChunk ? n : kChunk) / 32;
+    for (int64_t i = 0; i < blocks; ++i) split(b + Bytes * i, t + 32 * i);
+    for (int64_t i = 0; i < blocks; ++i) scale_bytes<32>(t + 32 * i, load_half(b + Bytes * i), minimum(b + Bytes * i), o + 32 * i);
+    n -= 32 * blocks;
+    b += Bytes * blocks;
+    o += 32 * blocks;
   }
+}
+
+inline float no_minimum(const uint8_t*) { return 0.0f; }
+
+DLAB_DECODER decode_q4_0(const uint8_t* __restrict b, float* __restrict o, int64_t n) {
+  decode_small_blocks<18>(b, o, n, [](const uint8_t* block, int8_t* t) { split_nibbles(block + 2, 8, t); }, no_minimum);
 }
 
 DLAB_DECODER decode_q4_1(const uint8_t* __restrict b, float* __restrict o, int64_t n) {
-  alignas(32) int8_t t[32];
-  for (; n > 0; n -= 32, b += 20, o += 32) {
-    split_nibbles(b + 4, 0, t);
-    scale_bytes<32>(t, load_half(b), -load_half(b + 2), o);
-  }
+  const auto split = [](const uint8_t* block, int8_t* t) { split_nibbles(block + 4, 0, t); };
+  decode_small_blocks<20>(b, o, n, split, [](const uint8_t* block) { return -load_half(block + 2); });
 }
 
 DLAB_DECODER decode_q5_0(const uint8_t* __restrict b, float* __restrict o, int64_t n) {
-  alignas(32) int8_t t[32];
-  for (; n > 0; n -= 32, b += 22, o += 32) {
+  const auto split = [](const uint8_t* __restrict block, int8_t* __restrict t) {
     uint32_t fifth;
-    memcpy(&fifth, b + 2, 4);
-    split_nibbles(b + 6, 16, t);
+    memcpy(&fifth, block + 2, 4);
+    split_nibbles(block + 6, 16, t);
     for (int i = 0; i < 32; ++i) t[i] = static_cast<int8_t>(t[i] + static_cast<int>((fifth >> i) & 1u) * 16);
-    scale_bytes<32>(t, load_half(b), 0.0f, o);
-  }
+  };
+  decode_small_blocks<22>(b, o, n, split, no_minimum);
 }
 
 // The j-th six-bit scale and minimum of a Q4_K or Q5_K block.

@@ -44,14 +44,21 @@ const char* arithmetic() {
   return text.c_str();
 }
 
-int open_threads(const char* options) {
+dlab_ctx* open_context(const char* options) {
   int64_t threads = 0;
+  const Kernels* kernels = &choose_kernels();
   for (const auto& [key, value] : parse_lines(options, "options")) {
-    if (key != "threads") fail(DLAB_E_ARG, "option '%s' is unknown; known: threads", key.c_str());
-    threads = parse_integer(key, value, 0, kMaxThreads);
+    if (key == "threads") {
+      threads = parse_integer(key, value, 0, kMaxThreads);
+    } else if (key == "isa") {
+      kernels = find_kernels(value.c_str());
+      if (!kernels) fail(DLAB_E_UNSUPPORTED, "isa=%s: not built, or not of this processor", value.c_str());
+    } else {
+      fail(DLAB_E_ARG, "option '%s' is unknown; known: threads, isa", key.c_str());
+    }
   }
   if (threads == 0) threads = std::max<int64_t>(1, std::min<int64_t>(kMaxThreads, std::thread::hardware_concurrency()));
-  return static_cast<int>(threads);
+  return new dlab_ctx(*kernels, static_cast<int>(threads));
 }
 
 std::vector<std::string> split_patterns(const char* text) {
@@ -98,7 +105,7 @@ int32_t dlab_layout(const char* type_name, const char* field, int64_t* size, int
 int32_t dlab_open(const char* options, dlab_ctx** out) {
   if (!out) return set_error(DLAB_E_ARG, "open: out is NULL");
   try {
-    *out = new dlab_ctx(open_threads(options));
+    *out = open_context(options);
     return DLAB_OK;
   } catch (const Error& error) {
     return set_error(error.status, ("open: " + error.text).c_str());

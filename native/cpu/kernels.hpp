@@ -83,7 +83,8 @@ extern const Kernels kBaselineKernels;
 extern const Kernels kV3Kernels;
 #endif
 
-// The best table for this processor.
+// The best table for this processor, or the one of this name: nullptr when it is unknown or the processor cannot run it.
 const Kernels& choose_kernels();
+const Kernels* find_kernels(const char* isa);
 
 }  // namespace dlab

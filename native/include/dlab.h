@@ -120,7 +120,8 @@ typedef struct dlab_drafter dlab_drafter;
 DLAB_API int32_t dlab_get_info(dlab_info* out);
 /* sizeof(type) and offsetof(type, field) as the library's compiler sees them. */
 DLAB_API int32_t dlab_layout(const char* type_name, const char* field, int64_t* size, int64_t* offset);
-/* options: key=value lines, may be NULL. threads=N (0: one per core) is known to every library; unknown keys are an error. */
+/* options: key=value lines, may be NULL. threads=N (0: one per core) is known to every library; unknown keys are an error.
+ * The CPU library also takes isa=NAME, to run the kernels of a lesser instruction set than the one it would choose. */
 DLAB_API int32_t dlab_open(const char* options, dlab_ctx** out);
 DLAB_API void dlab_close(dlab_ctx* ctx);
 /* Text of the calling thread's last failed call, valid until its next failure. ctx may be NULL. */

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -18,9 +19,18 @@ def cpu() -> native.Library:
     return native.open_library("cpu")
 
 
-@pytest.fixture(scope="session")
-def ctx(cpu: native.Library) -> Iterator[native.Context]:
-    with cpu.context(threads=2) as context:
+def kernel_sets() -> list[str]:
+    """The instruction sets the kernels are compiled for and this processor has."""
+    return ["x86-64", "x86-64-v3"] if platform.machine() in ("x86_64", "AMD64") else [platform.machine()]
+
+
+@pytest.fixture(scope="session", params=kernel_sets())
+def ctx(cpu: native.Library, request: pytest.FixtureRequest) -> Iterator[native.Context]:
+    try:
+        context = cpu.context(2, isa=request.param)
+    except native.NativeError as error:
+        pytest.skip(error.text)
+    with context:
         yield context
 
 
