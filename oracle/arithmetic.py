@@ -8,6 +8,7 @@ from typing import Any
 
 from oracle import summation
 from oracle.floats import F32, FORMATS, FloatFormat
+from oracle.tensor import Array
 
 ANGLES = ("exact", "f32-pow", "f32-exp2", "f32-product")
 POLICIES = ("f32", "bf16", "f16", "q8_0", "q8_k")
@@ -56,6 +57,11 @@ class Arithmetic:
     def stored(self, path: str) -> FloatFormat:
         """Format of the recorded stage ``path``."""
         return FORMATS[_first(self.store, path, "f32")]
+
+    def to_storage(self, path: str, y: Any) -> Array:
+        """``y`` as stage ``path`` would hold it if it were computed exactly: one rounding (or cut) to its store."""
+        store = self.stored(path)
+        return store.truncate(y) if self.truncate and store.p < F32.p else store.round(y)
 
     def used(self, path: str) -> str:
         """Policy that stage ``path`` applies to its first input."""

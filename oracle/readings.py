@@ -184,9 +184,8 @@ class Rounded:
     def apply(self, stage: Stage) -> Tensor:
         stage = consumed(self.arithmetic, stage)
         y = stage.op.formula(self.kit, *values(stage.args), **stage.params)
-        store = self.arithmetic.stored(stage.path)
-        if store.p < F32.p and stage.op.kind != "choice":
-            y = (store.truncate(y) if self.arithmetic.truncate else store.round(y)).astype(np.float32)
+        if self.arithmetic.stored(stage.path).p < F32.p and stage.op.kind != "choice":
+            y = self.arithmetic.to_storage(stage.path, y).astype(np.float32)
         return Tensor(y, stage.op.axes(*stage.args, **stage.params))
 
 

@@ -56,12 +56,12 @@ class Judge:
         """``stage`` as consumed, the oracle's value with errors, the candidate's values widened to float64 (finite)."""
         store = self.arithmetic.stored(stage.path)
         if stage.op.kind in ("structural", "choice") and y.exact:
-            return self._equal(store, y, c)
+            return self._equal(stage, y, c)
         error = np.abs(c - y.data)
         inherited, acc = _split(y)
         sigma = np.sqrt(inherited + acc + np.square(np.broadcast_to(y.half, error.shape)) / 3)
         if store.p < F32.p:
-            tolerance = self._interval(store, y, c, inherited, acc)
+            tolerance = self._interval(stage, y, c, inherited, acc)
         else:
             lam, lame = limits.gaussian(self.count), limits.exponential(self.count)
             tolerance = np.sqrt(lam**2 * inherited + lame**2 * acc)
@@ -73,19 +73,18 @@ class Judge:
         self._rows(stage, store, y, c, sigma, verdict)
         return verdict
 
-    def _equal(self, store: FloatFormat, y: Tensor, c: Array) -> Verdict:
+    def _equal(self, stage: Stage, y: Tensor, c: Array) -> Verdict:
         """Structural stages agree to the bit, after the store's own rounding."""
-        same = (store if store.p < F32.p else F32).round(y.data) == c
+        same = self.arithmetic.to_storage(stage.path, y.data) == c
         ratio = np.where(same, 0.0, np.inf)
         rows = ratio.reshape(len(ratio), -1).max(-1, initial=0.0) if ratio.size else np.zeros(len(ratio))
         return Verdict(ratio, rows, np.where(rows > 0, np.inf, 0.0))
 
-    def _interval(self, store: FloatFormat, y: Tensor, c: Array, inherited: Array, acc: Array) -> Array:
+    def _interval(self, stage: Stage, y: Tensor, c: Array, inherited: Array, acc: Array) -> Array:
         """Allowed distance under ``RN(y - T) <= c <= RN(y + T)``: rounding is monotone, so nearly every element has one value."""
         lam, lame = limits.gaussian(self.count), limits.exponential(self.count)
         t = np.sqrt(lam**2 * inherited + lame**2 * acc)
-        rounded = store.truncate if self.arithmetic.truncate else store.round
-        low, high = rounded(y.data - t), rounded(y.data + t)
+        low, high = (self.arithmetic.to_storage(stage.path, y.data + side * t) for side in (-1, 1))
         inside = (low <= c) & (c <= high)
         reach = np.where(c >= y.data, high - y.data, y.data - low)
         # An element outside its interval is always beyond 1, one inside always within, whatever side of y the interval lies on.
@@ -130,7 +129,9 @@ class Judge:
         ratio = verdict.ratio if verdict.settled is None else np.where(verdict.settled, verdict.ratio, 0.0)
         element = ratio.reshape(rows, -1).max(-1, initial=0.0) if rows else np.zeros(0)
         verdict.row_ratio = np.maximum(element, verdict.rms / limit)
-        verdict.common = _common_mode(stage, y, c, sigma, coarse)
+        # A declared cut is a bias by design: what is common to all rows is then measured from the cut value.
+        centre = self.arithmetic.to_storage(stage.path, y.data) if coarse and self.arithmetic.truncate else y.data
+        verdict.common = _common_mode(stage, y, c - centre, sigma, coarse)
 
 
 def _split(y: Tensor) -> tuple[Array, Array]:
@@ -151,7 +152,7 @@ def _rms_rows(z: Array) -> Array:
         return np.sqrt(np.square(z.reshape(len(z), -1)).mean(-1)) if z.size else np.zeros(len(z))
 
 
-def _common_mode(stage: Stage, y: Tensor, c: Array, sigma: Array, coarse: bool) -> float:
+def _common_mode(stage: Stage, y: Tensor, error: Array, sigma: Array, coarse: bool) -> float:
     """Pooled signed test over distinct rows: a relative error shared by all rows is small in each and the same in all."""
     rows = len(y.data)
     if rows < 4 or stage.op.kind in ("structural", "choice"):
@@ -162,7 +163,7 @@ def _common_mode(stage: Stage, y: Tensor, c: Array, sigma: Array, coarse: bool) 
     if len(distinct) < 4:
         return 0.0
     with np.errstate(divide="ignore", invalid="ignore"):
-        signed = np.where(sigma > 0, (c - y.data) / sigma, 0.0) * np.sign(y.data)
+        signed = np.where(sigma > 0, error / sigma, 0.0) * np.sign(y.data)
     per_row = np.clip(signed, -10, 10).reshape(rows, -1)[distinct].mean(-1)
     common = 0.0 if coarse else limits.ROWS[stage.op.kind][2]
     spread = np.sqrt((common + 1 / flat.shape[1]) / len(distinct))

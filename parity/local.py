@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from oracle.arithmetic import Arithmetic
-from oracle.floats import FORMATS
+from oracle.floats import F32, FORMATS
 from oracle.readings import Reading, Stage, consumed
 from oracle.tensor import Array, Tensor
 from parity import information
@@ -90,7 +90,7 @@ class Local:
 
     def _go_on(self, reading: Reading, y: Tensor, found: Recorded) -> Tensor:
         if found.values is None:
-            return Tensor(y.data, y.axes)
+            return y
         return reading.lift(np.where(np.isfinite(found.values), found.values, y.data), y.axes)
 
     def _invalid(self, stage: Stage, y: Tensor, found: Recorded) -> None:
@@ -204,9 +204,12 @@ class Local:
             )
 
     def _infer(self, stage: Stage, y: Tensor, found: Recorded) -> None:
-        """Storage as the values show it: representable in bf16 or f16 where the oracle's own are not."""
+        """Storage as dtype or values show it (representable in bf16 or f16 where the oracle's own are not), against the declared one."""
         assert found.values is not None and found.record is not None
-        if found.record.dtype not in ("f32", "f64") or stage.op.kind in ("structural", "choice") or found.values.size < 32:
+        if self.arithmetic.stored(stage.path).p < F32.p or stage.op.kind in ("structural", "choice") or found.values.size < 32:
+            return
+        if found.record.dtype in ("bf16", "f16"):
+            self.storage.setdefault(found.record.dtype, set()).add(stage.path.rpartition(".")[2])
             return
         for name in ("bf16", "f16"):
             if FORMATS[name].holds(found.values).all() and not FORMATS[name].holds(y.data).all():

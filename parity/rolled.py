@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from oracle.arithmetic import Arithmetic
-from oracle.floats import F32
 from oracle.readings import Reading, Sampled, Stage, Survey
 from oracle.tensor import Array, Tensor
 from parity import limits
@@ -76,12 +75,11 @@ class Rolled:
         if found.record is None or found.invalid:
             return
         assert found.values is not None
-        store = self.arithmetic.stored(stage.path)
         error = found.values - y.data
         # Where healthy runs do not differ at all, the candidate's own storage rounding is all that is allowed.
         fixed = sigma == 0
         if fixed.any():
-            rounded = (store if store.p < F32.p else F32).round(y.data)
+            rounded = self.arithmetic.to_storage(stage.path, y.data)
             error = np.where(fixed.reshape(-1, *([1] * (error.ndim - 1))), found.values - rounded, error)
         rms = np.sqrt(_mean_square(error))
         with np.errstate(divide="ignore", invalid="ignore"):

@@ -12,8 +12,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from parity.errors import CandidateError, UsageError
+
+if TYPE_CHECKING:
+    from parity.candidates import Candidate
 
 PREFIX = "parity: "
 
@@ -45,7 +49,7 @@ def main(argv: list[str]) -> int:
 
 
 def run_worker(
-    candidate: object, case_folder: Path, out: Path, *, fault: str | None = None, threads: int = 0, timeout: float = 600.0
+    candidate: Candidate, case_folder: Path, out: Path, *, fault: str | None = None, threads: int = 0, timeout: float = 600.0
 ) -> float:
     """Run a candidate in a process of its own; returns its seconds. `UsageError` or `CandidateError` says how it ended."""
     from dataclasses import asdict
@@ -56,7 +60,7 @@ def run_worker(
         "case": str(case_folder),
         "out": str(out),
         "fault": fault,
-        "threads": threads,  # type: ignore[call-overload]
+        "threads": threads,
         "path": [str(Path.cwd())],
     }
     request.write_text(json.dumps(body))
