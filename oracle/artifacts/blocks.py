@@ -269,10 +269,9 @@ def _bf16_bits(x: Array) -> NDArray[np.uint16]:
     inexact = finite & (single != x)
     bits[inexact & (np.abs(single) > np.abs(x))] -= 1
     bits[inexact] |= 1
-    nan = np.isnan(x)
-    kept = (bits >> 16) | 0x40
+    # A NaN keeps its top half (the conversion to f32 has set its quiet bit); rounding could carry it into the sign.
     rounded = (bits.astype(np.uint64) + 0x7FFF + ((bits >> 16) & 1)) >> 16
-    return np.where(nan, kept, rounded).astype("<u2")
+    return np.where(np.isnan(x), bits >> 16, rounded).astype("<u2")
 
 
 def _divide(x: Array, by: Array) -> Array:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -76,7 +75,8 @@ class Fields:
             return default
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not self._kind(key, "f32"):
             self.refuse(key, expected)
-        if not math.isfinite(value) or not low <= value <= high:
+        # Written so that NaN is refused too.
+        if not low <= value <= high:
             self.refuse(key, expected)
         return shortest(value) if self.typed else float(value)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from oracle.artifacts import blocks
@@ -89,6 +89,19 @@ def test_encoder_error_is_that_of_the_specification(stored: str) -> None:
     assert np.sqrt(np.mean(error**2) / np.mean(x**2)) == pytest.approx(ERRORS[stored], rel=0.03, abs=1e-12)
 
 
+def test_q6_k_spends_its_whole_scale_range_on_the_largest_sub_block() -> None:
+    raw = blocks.encode(np.random.default_rng(8).standard_normal((16, 256)), "q6_k")
+    assert (raw[:, 192:208].view(np.int8).min(axis=1) == -128).all()
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+@pytest.mark.parametrize("stored", ["q4_0", "q5_0", "q6_k", "q8_0"])
+def test_the_largest_value_survives_whatever_its_sign(stored: str, sign: float) -> None:
+    x = np.zeros((1, 256))
+    x[0, 5] = sign * 2.0
+    assert blocks.decode(blocks.encode(x, stored), stored, 256)[0, 5] == pytest.approx(sign * 2.0, rel=1e-3)
+
+
 @pytest.mark.parametrize("stored", BLOCK_FORMATS)
 def test_encoded_bytes_mean_the_same_to_the_reference(stored: str) -> None:
     x = np.random.default_rng(4).standard_normal((4, 512)) ** 3
@@ -114,6 +127,10 @@ def test_random_blocks_are_finite_seeded_and_of_the_size_asked_for(stored: str) 
 
 
 @given(st.floats(width=64, allow_nan=True, allow_infinity=True))
+@example(1 + 2.0**-8 + 2.0**-40)
+@example(-1 - 2.0**-8 - 2.0**-40)
+@example(1 + 3 * 2.0**-8 - 2.0**-40)
+@example(1 + 2.0**-11 + 2.0**-40)
 def test_plain_formats_round_to_nearest_even_once(x: float) -> None:
     """Against exact comparison with the neighbours of the result, so that a second rounding would show."""
     for stored, largest in (("f32", float(np.finfo(np.float32).max)), ("bf16", 3.3895313892515355e38), ("f16", 65504.0)):

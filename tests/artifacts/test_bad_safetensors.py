@@ -92,7 +92,7 @@ FILE: dict[str, tuple[Edit, list[str]]] = {
     "dtype other than the data": (entry(FC, {"dtype": "BF16"}), [FC, "needs 256 bytes", "span 512"]),
     "shape negative": (entry(FC, {"shape": [-8, -16]}), [FC, "[-8, -16]"]),
     "shape of floats": (entry(FC, {"shape": [8.0, 16.0]}), [FC, "[8.0, 16.0]"]),
-    "shape of bools": (entry(FC, {"shape": [True, 128]}), [FC, "[True, 128]"]),
+    "shape of bools": (entry(FC, {"shape": [True, 128]}), [FC, "[True, 128]", "whole numbers"]),
     "shape huge": (entry(FC, {"shape": [1 << 62, 1 << 62]}), [FC, "needs"]),
     "shape of another size": (entry(FC, {"shape": [8, 15]}), [FC, "needs 480 bytes"]),
     "shape a number": (entry(FC, {"shape": 128}), [FC, "128"]),
@@ -178,6 +178,7 @@ QWEN3: dict[str, tuple[Edit, list[str]]] = {
     "rope of an unknown kind": (config(rope_scaling={"rope_type": "x"}), ["rope_scaling.rope_type", "'x'"]),
     "rope scaling not an object": (config(rope_scaling="yarn"), ["rope_scaling", "object"]),
     "two thetas": (config(rope_parameters={"rope_theta": 5.0}), ["rope_theta", "5"]),
+    "two rope types": (config(rope_scaling={"type": "default", "rope_type": "linear"}), ["rope_scaling.type", "rope_scaling.rope_type"]),
     "partial rotary": (config(partial_rotary_factor=0.5), ["partial_rotary_factor"]),
     "another activation": (config(hidden_act="gelu"), ["hidden_act", "'gelu'"]),
     "a gate": (config(attention_gate=True), ["attention_gate"]),
@@ -281,6 +282,14 @@ def test_the_originals_are_accepted(tmp_path: Path) -> None:
     target = llama_folder().write(tmp_path / "target")
     assert open_target_files(target).geometry.hidden == HIDDEN
     open_borrowed(target)
+
+
+def test_a_file_cut_in_its_data_is_refused(tmp_path: Path) -> None:
+    folder = qwen3_folder().write(tmp_path / "m")
+    data = (folder / WEIGHTS).read_bytes()
+    (folder / WEIGHTS).write_bytes(data[:-10])
+    with pytest.raises(ArtifactError, match=r"layers.1.mlp.down_proj.weight.*truncated"):
+        open_drafter_files(folder)
 
 
 def test_a_shard_may_not_leave_the_folder_by_a_link(tmp_path: Path) -> None:
