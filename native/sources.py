@@ -52,8 +52,8 @@ def library_path(name: str) -> Path:
 
 
 def _library_folders() -> Iterator[Path]:
-    """In an editable install the compiled library lies in site-packages although the package itself does not."""
-    for key in ("platlib", "purelib"):
-        yield Path(sysconfig.get_path(key)) / "native" / "lib"
+    """Beside the package, as a wheel installs it; in site-packages for an editable install, whose package lies elsewhere."""
     for folder in native.__path__:
         yield Path(folder) / "lib"
+    for key in ("platlib", "purelib"):
+        yield Path(sysconfig.get_path(key)) / "native" / "lib"
