@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from oracle.drafters.dialect import Dialect, Geometry
+from oracle.drafters.dialect import Dialect
 from oracle.models import Drafter
 from oracle.recipes import Rope
 from tests.peers import random_models as rm
@@ -42,17 +42,13 @@ class Case:
     def drafter(self) -> Drafter:
         """The oracle's drafter: `specs/dflash-generic.md` sections 5 and 6, a sliding layer is causal unless told otherwise."""
         z, sliding = SIZES, tuple(letter == "s" for letter in self.layers)
-        geometry = Geometry(
-            z.hidden, z.intermediate, z.layers, z.heads, z.kv_heads, z.head_dim, z.vocab, z.block, z.mask_id, tuple(range(z.taps)), z.hidden,
-            sliding=sliding, window=self.window, window_source="file" if self.window else "none",
-        )  # fmt: skip
         dialect = Dialect(
             "qwen3", EPS, Rope(THETA, z.head_dim), z.head_dim**-0.5,
             causal=sliding if self.is_causal is None else (self.is_causal,) * z.layers,
             window_rule="W_LT" if self.window else "none", window=self.window,
             embed_scale=self.embed_scale, output_multiplier=self.multiplier, softcap=self.cap,
         )  # fmt: skip
-        return Drafter(geometry, dialect, rm.oracle_weights(self.tensors(), z))
+        return Drafter(rm.geometry(z, sliding, self.window), dialect, rm.oracle_weights(self.tensors(), z))
 
     def outputs(self, drafter: Drafter | None = None, rejected: int = 0) -> rm.Outputs:
         """What the oracle gives in every round."""
@@ -76,10 +72,12 @@ def wrong_readings(case: Case) -> dict[str, Drafter]:
     """Drafters that read the case's conventions wrongly, each by one switch."""
     right = case.drafter()
     d = right.dialect
-    wrong = {"causality flipped": replace(d, causal=tuple(not c for c in d.causal)), "theta": replace(d, rope=Rope(2 * THETA, SIZES.head_dim))}
+    wrong = {"causality flipped": replace(d, causal=tuple(not c for c in d.causal))}
+    wrong |= {"theta": replace(d, rope=Rope(2 * THETA, SIZES.head_dim)), "pairs": replace(d, rope=replace(d.rope, style="interleaved"))}
     if d.window is not None:
         wrong |= {"window + 1": replace(d, window=d.window + 1), "window - 1": replace(d, window=d.window - 1)}
         wrong |= {"inclusive window": replace(d, window_rule="W_LE"), "window of the anchor": replace(d, window_rule="W_ANCHOR")}
     if d.softcap is not None:
-        wrong |= {"no cap": replace(d, softcap=None), "no multiplier": replace(d, output_multiplier=1.0), "no scale": replace(d, embed_scale=1.0)}
+        wrong |= {"no cap": replace(d, softcap=None), "no multiplier": replace(d, output_multiplier=1.0)}
+        wrong |= {"no embedding scale": replace(d, embed_scale=1.0)}
     return {name: replace(right, dialect=dialect) for name, dialect in wrong.items()}

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from oracle.artifacts.roles import HF_LAYER
+from oracle.drafters.dialect import Geometry
 from oracle.drafters.weights import DrafterWeights, LayerWeights
 from oracle.models import Drafter
 from oracle.tensor import Array
@@ -45,6 +46,14 @@ class Sizes:
     @property
     def mask_id(self) -> int:
         return self.vocab - 1
+
+
+def geometry(z: Sizes, sliding: tuple[bool, ...], window: int | None) -> Geometry:
+    """The oracle's geometry of a drafter of these sizes; the first ``taps`` layers of the target are tapped."""
+    return Geometry(
+        z.hidden, z.intermediate, z.layers, z.heads, z.kv_heads, z.head_dim, z.vocab, z.block, z.mask_id, tuple(range(z.taps)),
+        target_hidden=z.hidden, sliding=sliding, window=window, window_source="file" if window else "none",
+    )  # fmt: skip
 
 
 def drafter_tensors(z: Sizes, seed: int, bias: bool = False) -> dict[str, Array]:
