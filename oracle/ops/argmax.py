@@ -21,9 +21,9 @@ def shape(x: Tensor) -> tuple[int, ...]:
 
 def first_argmax(x: NDArray[Any]) -> NDArray[np.int64]:
     """Index of the largest value along the last axis: the lowest on ties, NaN never chosen, -1 where all are NaN."""
-    masked = np.where(np.isnan(x), -np.inf, x)
-    best = masked.argmax(-1)
-    return np.where(np.isnan(x).all(-1), -1, best).astype(np.int64)
+    number = ~np.isnan(x)
+    best = np.where(number, x, -np.inf).max(-1, keepdims=True)
+    return np.where(number.any(-1), (number & (x == best)).argmax(-1), -1).astype(np.int64)
 
 
 def formula(F: Kit, x: Values) -> Values:
