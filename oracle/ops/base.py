@@ -81,8 +81,25 @@ def spread(x: Array | float, shape: tuple[int, ...]) -> Array:
     return np.broadcast_to(np.asarray(x, np.float64), shape)
 
 
-def is_zero(x: Array | float) -> bool:
+def is_zero(x: Any) -> bool:
+    """True for the scalar 0 that stands for "no error"; an array never is."""
     return np.ndim(x) == 0 and float(x) == 0.0
 
 
-__all__ = ["Array", "Axes", "Kind", "Operation", "Tensor", "Variance", "Weight", "Where", "axes_of_first", "exact", "gamma", "is_zero", "no_bound", "shape_of_first", "spread"]
+__all__ = [
+    "Array",
+    "Axes",
+    "Kind",
+    "Operation",
+    "Tensor",
+    "Variance",
+    "Weight",
+    "Where",
+    "axes_of_first",
+    "exact",
+    "gamma",
+    "is_zero",
+    "no_bound",
+    "shape_of_first",
+    "spread",
+]
