@@ -59,7 +59,7 @@ class Drafter:
         """
         ids = np.asarray(block_ids, np.int64)
         at = context.length if position is None else position
-        m = Machine(context.reading, tape or context.tape, step=step).at("draft")
+        m = Machine(context.reading, context.tape if tape is None else tape, step=step).at("draft")
         return forward.propose(m, self.weights, self.geometry, self.dialect, context.cells, ids, at, embedding, head)
 
 
@@ -76,7 +76,7 @@ class DrafterContext:
 
     def append(self, features: Any, start: int, tape: Tape | None = None, step: int = 0) -> None:
         """Commit rows at positions ``start …`` from features [row, taps * target hidden]. Raises `forward.ContextError`."""
-        m = Machine(self.reading, tape or self.tape, step=step).at("draft")
+        m = Machine(self.reading, self.tape if tape is None else tape, step=step).at("draft")
         d = self.drafter
         forward.append(m, d.weights, d.geometry, d.dialect, self.cells, self.reading.lift(features, ROW), start)
 
@@ -121,7 +121,7 @@ class Target:
     ) -> WindowResult:
         """Process tokens [row] after ``state`` (never mutated); ``taps``: zero-based layers whose outputs become features."""
         ids = np.asarray(token_ids, np.int64)
-        m = Machine(reading or Exact(), tape or passing, step=step).at("target")
+        m = Machine(reading or Exact(), passing if tape is None else tape, step=step).at("target")
         out = llama.window(m, self.weights, self.geometry, ids, state or llama.State(), taps)
         features = np.concatenate([t.data for t in out.taps], 1) if out.taps else np.empty((len(ids), 0))
         return WindowResult(out.logits.data, features, out.pick.data, out.state)

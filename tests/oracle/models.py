@@ -1,0 +1,74 @@
+"""A small seeded drafter and target in float32, with every part a layer can have: biases, head norms, two kinds of layers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from oracle.drafters.dialect import Dialect, Geometry
+from oracle.drafters.weights import DrafterWeights, LayerWeights
+from oracle.models import Drafter, Target
+from oracle.recipes import Rope
+from oracle.targets.weights import TargetGeometry, TargetWeights
+from oracle.tensor import Array, Axes
+from oracle.weights import Weight
+
+HIDDEN, INTER, LAYERS, HEADS, KV, DIM, TAPS, VOCAB, BLOCK = 24, 32, 3, 4, 2, 8, 2, 40, 5
+MASK = VOCAB - 1
+IDS = np.array([3] + [MASK] * (BLOCK - 1))
+
+
+class _Seeded:
+    def __init__(self, seed: int) -> None:
+        self.rng = np.random.default_rng(seed)
+
+    def matrix(self, axes: Axes, *shape: int) -> Weight:
+        return Weight.of(self.rng.standard_normal(shape) / np.sqrt(shape[-1]), axes)
+
+    def vector(self, n: int, around: float = 1.0) -> Weight:
+        return Weight.of(around + 0.3 * self.rng.standard_normal(n), ("dim",))
+
+    def bias(self, heads: int) -> Weight:
+        return Weight.of(0.2 * self.rng.standard_normal((heads, DIM)), ("head", "dim"))
+
+    def layer(self, biased: bool, head_norms: bool) -> LayerWeights:
+        heads, flat = ("head", "dim", "in"), ("dim", "in")
+        parts: dict[str, Any] = {"input_norm": self.vector(HIDDEN), "post_norm": self.vector(HIDDEN)}
+        parts |= {"q": self.matrix(heads, HEADS, DIM, HIDDEN)} | {n: self.matrix(heads, KV, DIM, HIDDEN) for n in ("k", "v")}
+        parts |= {"o": self.matrix(flat, HIDDEN, HEADS * DIM), "down": self.matrix(flat, HIDDEN, INTER)}
+        parts |= {n: self.matrix(flat, INTER, HIDDEN) for n in ("gate", "up")}
+        if head_norms:
+            parts |= {n: self.vector(DIM) for n in ("q_norm", "k_norm")}
+        if biased:
+            parts |= {"q_bias": self.bias(HEADS), "k_bias": self.bias(KV), "v_bias": self.bias(KV), "o_bias": self.vector(HIDDEN, 0.0)}
+        return LayerWeights(**parts)
+
+
+def drafter(seed: int = 1, *, biased: bool = False, head_norms: bool = True, **switches: Any) -> Drafter:
+    """Layers 0 and 1 slide, layer 2 does not; ``switches`` are fields of the dialect."""
+    make = _Seeded(seed)
+    layers = tuple(make.layer(biased, head_norms) for _ in range(LAYERS))
+    weights = DrafterWeights(make.matrix(("dim", "in"), HIDDEN, TAPS * HIDDEN), make.vector(HIDDEN), layers, make.vector(HIDDEN))
+    sliding = (True, True, False)
+    dialect = Dialect("qwen3", 1e-6, Rope(1e4, DIM), DIM**-0.5, causal=(False,) * LAYERS)
+    geometry = Geometry(HIDDEN, INTER, LAYERS, HEADS, KV, DIM, VOCAB, BLOCK, MASK, (0, 1), HIDDEN, sliding=sliding)
+    return Drafter(geometry, replace(dialect, **switches), weights)
+
+
+def target(seed: int = 2, *, biased: bool = False, head_norms: bool = False) -> Target:
+    make = _Seeded(seed)
+    layers = tuple(make.layer(biased, head_norms) for _ in range(LAYERS))
+    embedding, head = (make.matrix(("vocab", "in"), VOCAB, HIDDEN) for _ in range(2))
+    geometry = TargetGeometry("llama", HIDDEN, INTER, LAYERS, HEADS, KV, DIM, VOCAB, 1e-5, Rope(1e4, DIM), DIM**-0.5)
+    return Target(geometry, TargetWeights(embedding, layers, make.vector(HIDDEN), head))
+
+
+def features(rows: int, seed: int = 3) -> Array:
+    """Taps of ``rows`` positions that float32 holds, [row, taps * dim]."""
+    values = np.random.default_rng(seed).standard_normal((rows, TAPS * HIDDEN))
+    return values.astype(np.float32).astype(np.float64)
+
+
+EMBEDDING, HEAD = (_Seeded(4).matrix(("vocab", "in"), VOCAB, HIDDEN), _Seeded(5).matrix(("vocab", "in"), VOCAB, HIDDEN))
