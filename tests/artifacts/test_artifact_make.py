@@ -79,6 +79,15 @@ def test_both_containers_of_a_target_hold_one_model(tmp_path: Path) -> None:
         assert np.array_equal(getattr(a, part).array(), getattr(b, part).array())
 
 
+def test_interleaving_puts_the_halves_of_each_head_side_by_side() -> None:
+    rows = np.arange(2 * 6 * 3.0).reshape(12, 3)
+    out = interleave(rows, heads=2)
+    for head in range(2):
+        for pair in range(3):
+            assert np.array_equal(out[6 * head + 2 * pair], rows[6 * head + pair])
+            assert np.array_equal(out[6 * head + 2 * pair + 1], rows[6 * head + pair + 3])
+
+
 def test_seeds_decide_the_values(tmp_path: Path) -> None:
     def digest(name: str, seed: int) -> str:
         (path, _) = make_artifact("qwen3", "tiny", "bf16", tmp_path / name, seed, layers=2, sliding=(True, False), target_layers=5)

@@ -139,6 +139,36 @@ def test_generic_switches(tmp_path: Path) -> None:
     assert np.array_equal(bias.array().ravel(), np.frombuffer(numbers(8), "<f4"))
 
 
+@pytest.mark.parametrize("cap", [0, 0.0, None])
+def test_a_softcap_of_zero_is_none(cap: Any, tmp_path: Path) -> None:
+    file = changed(qwen3_folder(), lambda f: f.config["dflash_config"].update(final_logit_softcapping=cap))
+    assert open_drafter_files(file.write(tmp_path / "m")).dialect.softcap is None
+
+
+def test_a_config_with_the_usual_furniture_opens_without_a_warning(tmp_path: Path) -> None:
+    """The keys that `save_pretrained` writes around the ones that matter, nulls included."""
+    furniture = {
+        "attention_bias": False,
+        "attention_dropout": 0.0,
+        "auto_map": {"AutoModel": "dflash.DFlashDraftModel"},
+        "bos_token_id": 1,
+        "dtype": "bfloat16",
+        "eos_token_id": [1, 2],
+        "hidden_act": "silu",
+        "initializer_range": 0.02,
+        "layer_types": ["full_attention"] * 2,
+        "max_window_layers": 2,
+        "rope_scaling": None,
+        "sliding_window": None,
+        "tie_word_embeddings": False,
+        "transformers_version": "5.0",
+        "use_cache": True,
+        "use_sliding_window": False,
+    }
+    files = open_drafter_files(changed(qwen3_folder(), config(**furniture)).write(tmp_path / "m"))
+    assert files.identity.warnings == () and files.geometry.window is None and files.dialect.causal == (False, False)
+
+
 def test_layers_slide_from_max_window_layers_on(tmp_path: Path) -> None:
     file = changed(qwen3_folder(), config(use_sliding_window=True, sliding_window=8, max_window_layers=1))
     assert open_drafter_files(file.write(tmp_path / "m")).geometry.sliding == (False, True)
