@@ -45,7 +45,8 @@ def _dlopen(path: Path) -> Any:
     try:
         return ffi.dlopen(str(path.resolve()))
     except OSError as error:
-        raise NativeError("LOAD", f"{path}: cannot be loaded: {error}") from None
+        reason = str(error).partition(".  Additionally")[0]  # cffi adds a search by name, which is not what was asked for
+        raise NativeError("LOAD", f"{path}: cannot be loaded: {reason}") from None
 
 
 def _handshake(handle: Any, path: Path) -> Info:
