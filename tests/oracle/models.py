@@ -19,6 +19,20 @@ HIDDEN, INTER, LAYERS, HEADS, KV, DIM, TAPS, VOCAB, BLOCK = 24, 32, 3, 4, 2, 8, 
 MASK = VOCAB - 1
 IDS = np.array([3] + [MASK] * (BLOCK - 1))
 
+# One changed value of every switch of the dialect, from the default of `drafter`.
+SWITCHES: dict[str, dict[str, Any]] = {
+    "eps": {"eps": 1e-3},
+    "rope": {"rope": Rope(2e4, DIM)},
+    "rope style": {"rope": Rope(1e4, DIM, "interleaved")},
+    "attn_scale": {"attn_scale": 0.4},
+    "causal": {"causal": (True,) * LAYERS},
+    "causal of one layer": {"causal": (False, False, True)},
+    "window": {"window": 5},
+    "embed_scale": {"embed_scale": 2.0},
+    "output_multiplier": {"output_multiplier": 0.2},
+    "softcap": {"softcap": 5.0},
+}
+
 
 class _Seeded:
     def __init__(self, seed: int) -> None:

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from oracle.drafters.dialect import Dialect
 from oracle.drafters.forward import ContextError
 from oracle.models import Drafter, DrafterContext
-from oracle.recipes import WINDOW_RULES, Rope, Visible
+from oracle.recipes import WINDOW_RULES, Visible
 from oracle.tape import Record
 from tests.oracle import models
-from tests.oracle.models import BLOCK, EMBEDDING, HEAD, IDS, LAYERS, MASK
+from tests.oracle.models import BLOCK, EMBEDDING, HEAD, IDS, LAYERS, MASK, SWITCHES
 
 drawn = settings(max_examples=15, deadline=None)
 EXACTLY = 1e-12
@@ -194,20 +194,6 @@ def test_a_target_state_is_never_changed_and_keeps_what_it_is_asked_to(rows, kee
     assert np.abs(again.logits - t.window(ids).logits[keep:]).max() <= EXACTLY
     with pytest.raises(ValueError, match=f"a state of {rows} rows cannot keep {rows + 1}"):
         first.state.keep(rows + 1)
-
-
-SWITCHES = {
-    "eps": {"eps": 1e-3},
-    "rope": {"rope": Rope(2e4, models.DIM)},
-    "rope style": {"rope": Rope(1e4, models.DIM, "interleaved")},
-    "attn_scale": {"attn_scale": 0.4},
-    "causal": {"causal": (True,) * LAYERS},
-    "causal of one layer": {"causal": (False, False, True)},
-    "window": {"window": 5},
-    "embed_scale": {"embed_scale": 2.0},
-    "output_multiplier": {"output_multiplier": 0.2},
-    "softcap": {"softcap": 5.0},
-}
 
 
 def stages_of(**switches: object) -> Record:
