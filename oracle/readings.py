@@ -99,16 +99,17 @@ class Noise:
         v = stage.op.noise(self.arithmetic, y, *stage.args, **stage.params)
         acc = v.own if stage.op.kind in ("linear", "attention") else 0.0
         var: Array | float = 0.0 if is_zero(v.inherited) and is_zero(v.own) else np.asarray(v.inherited) + np.asarray(v.own)
-        return stage, Tensor(y, stage.op.axes(*stage.args, **stage.params), var, acc, _half(self.arithmetic, stage, y)), v
+        return stage, Tensor(y, stage.op.axes(*stage.args, **stage.params), var, acc, _half(self.arithmetic, stage, y, v)), v
 
     def apply(self, stage: Stage) -> Tensor:
         return self.judged(stage)[1]
 
 
-def _half(A: Arithmetic, stage: Stage, y: Array) -> Array | float:
-    """Half-width of the storage rounding; f32 storage is part of each operation's own rule."""
+def _half(A: Arithmetic, stage: Stage, y: Array, v: Variance) -> Array | float:
+    """Half-width of the storage rounding; f32 storage is part of each operation's own rule, a moved value is only moved."""
     store = A.stored(stage.path)
-    if store.p >= F32.p or stage.op.kind in ("structural", "choice"):
+    moved = stage.op.kind == "structural" and is_zero(v.own)
+    if store.p >= F32.p or moved or stage.op.kind == "choice":
         return 0.0
     return store.ulp(y) * (1.0 if A.truncate else 0.5)
 
