@@ -6,6 +6,7 @@ Values may be arithmetic expressions in ``h`` (head) and ``r`` (row); ranges are
 from __future__ import annotations
 
 import ast
+import math
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -15,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oracle.readings import Edit, Fault, Stage
-from oracle.recipes import Visible
+from oracle.recipes import ROPE_STYLES, Rope, Visible
 from oracle.weights import Weight
 
 
@@ -67,47 +68,74 @@ def indices(text: str) -> tuple[int, ...]:
     out: list[int] = []
     for part in text.split("+"):
         first, dash, last = part.partition("-")
-        if not first.isdigit() or (dash and not last.isdigit()):
-            raise FaultError(f"{text!r} is not a range: expected 3, 2-13 or 0+4+6-8")
-        out.extend(range(int(first), int(last or first) + 1) if int(last or first) < 1 << 20 else ())
+        ends = (first, last) if dash else (first, first)
+        if not all(e.isascii() and e.isdigit() and len(e) <= 6 for e in ends) or int(ends[0]) > int(ends[1]):
+            raise FaultError(f"{text!r} is not a range: expected 3, 2-13 or 0+4+6-8, below a million")
+        out.extend(range(int(ends[0]), int(ends[1]) + 1))
     return tuple(out)
 
 
+def _number(options: dict[str, str], key: str, **names: Any) -> float:
+    value = float(evaluate(options[key], **names))
+    if not math.isfinite(value):
+        raise FaultError(f"{key}={options[key]} is not a finite number")
+    return value
+
+
+def _integer(options: dict[str, str], key: str) -> int:
+    value = _number(options, key)
+    if value != int(value) or abs(value) >= 2**31:
+        raise FaultError(f"{key}={options[key]} is not a whole number below 2^31")
+    return int(value)
+
+
 def _rope_position(options: dict[str, str]) -> Edit:
+    _number(options, "offset", h=1, r=1)
+
     def edit(stage: Stage) -> Stage:
         x, pos, recipe = stage.args
         rows, heads = np.arange(x.data.shape[0])[:, None], np.arange(x.data.shape[1])[None, :]
-        offset = np.broadcast_to(evaluate(options["offset"], h=heads, r=rows), x.data.shape[:2])
+        with np.errstate(divide="ignore", invalid="ignore"):
+            offset = np.broadcast_to(evaluate(options["offset"], h=heads, r=rows), x.data.shape[:2])
+        if not (np.abs(offset) < 2**31).all():
+            raise FaultError(f"offset={options['offset']} leaves the range of positions at some row or head")
         base = np.asarray(pos, np.int64).reshape(len(x.data), -1)
         return replace(stage, args=(x, base + np.asarray(offset, np.int64), recipe))
 
     return edit
 
 
-def _rope_recipe(options: dict[str, str]) -> Edit:
+def _recipe(change: Callable[[Rope], Rope]) -> Edit:
     def edit(stage: Stage) -> Stage:
         x, pos, recipe = stage.args
-        changed = (
-            replace(recipe, theta=recipe.theta * float(evaluate(options["factor"])))
-            if "factor" in options
-            else replace(recipe, style=options["style"])
-        )
-        return replace(stage, args=(x, pos, changed))
+        return replace(stage, args=(x, pos, change(recipe)))
 
     return edit
 
 
+def _rope_theta(options: dict[str, str]) -> Edit:
+    factor = _number(options, "factor")
+    return _recipe(lambda recipe: replace(recipe, theta=recipe.theta * factor))
+
+
+def _rope_style(options: dict[str, str]) -> Edit:
+    style = options["style"]
+    if style not in ROPE_STYLES:
+        raise FaultError(f"style={style}: expected one of {', '.join(ROPE_STYLES)}")
+    return _recipe(lambda recipe: replace(recipe, style=style))
+
+
 def _norm_eps(options: dict[str, str]) -> Edit:
-    factor = float(evaluate(options["factor"]))
+    factor = _number(options, "factor")
     return lambda stage: replace(stage, params=stage.params | {"eps": stage.params["eps"] * factor})
 
 
 def _norm_offset(options: dict[str, str]) -> Edit:
-    return lambda stage: replace(stage, params=stage.params | {"offset": float(evaluate(options["offset"]))})
+    return lambda stage: replace(stage, params=stage.params | {"offset": _number(options, "offset")})
 
 
 def _linear_scale(options: dict[str, str]) -> Edit:
-    factor = float(evaluate(options["factor"]))
+    factor = _number(options, "factor")
 
     def edit(stage: Stage) -> Stage:
         x, w, *rest = stage.args
@@ -117,7 +145,7 @@ def _linear_scale(options: dict[str, str]) -> Edit:
 
 
 def _attention_scale(options: dict[str, str]) -> Edit:
-    factor = float(evaluate(options["factor"]))
+    factor = _number(options, "factor")
     return lambda stage: replace(stage, params=stage.params | {"scale": stage.params["scale"] * factor})
 
 
@@ -126,7 +154,7 @@ def _visible(change: Callable[[Visible], Visible]) -> Edit:
 
 
 def _window(options: dict[str, str]) -> Edit:
-    delta = int(evaluate(options["delta"]))
+    delta = _integer(options, "delta")
     return _visible(lambda v: v if v.window is None else replace(v, window=max(v.window + delta, 1)))
 
 
@@ -140,12 +168,14 @@ class _WithoutCell(Visible):
 
     def matrix(self) -> NDArray[np.bool_]:
         seen = super().matrix().copy()
+        if not -seen.shape[1] <= self.cell < seen.shape[1]:
+            raise FaultError(f"fault attention.cell: cell {self.cell} is not among the {seen.shape[1]} cells")
         seen[:, self.cell] = False
         return seen
 
 
 def _cell(options: dict[str, str]) -> Edit:
-    at = int(evaluate(options["cell"]))
+    at = _integer(options, "cell")
     return _visible(lambda v: _WithoutCell(v.rule, v.causal, v.window, v.q_pos, v.k_pos, v.block_start, at))
 
 
@@ -153,8 +183,8 @@ KINDS = {
     k.name: k
     for k in (
         Kind("rope.position", "*.q_rope", {"offset": "1"}, _rope_position, "rotated by pos + offset (an expression in h and r)"),
-        Kind("rope.theta", "*_rope", {"factor": "1.001"}, _rope_recipe, "theta times factor"),
-        Kind("rope.style", "*_rope", {"style": "interleaved"}, _rope_recipe, "halves and neighbours confused"),
+        Kind("rope.theta", "*_rope", {"factor": "1.001"}, _rope_theta, "theta times factor"),
+        Kind("rope.style", "*_rope", {"style": "interleaved"}, _rope_style, "halves and neighbours confused"),
         Kind("norm.eps", "*.xn", {"factor": "10"}, _norm_eps, "eps times factor"),
         Kind("norm.offset", "*.xn", {"offset": "1"}, _norm_offset, "the weight taken as offset + w"),
         Kind("linear.scale", "*.q_raw", {"factor": "1.001"}, _linear_scale, "the weight times factor"),
@@ -188,12 +218,4 @@ def parse(spec: str) -> Fault:
             heads = indices(value)
         else:
             options[key] = value
-    edit = kind.make(options)
-    _probe(options)
-    return Fault(name, stage, edit, rows, heads)
-
-
-def _probe(options: dict[str, str]) -> None:
-    """Expressions are checked when the fault is parsed, not in the middle of a run."""
-    if "offset" in options:
-        evaluate(options["offset"], h=1, r=1)
+    return Fault(name, stage, kind.make(options), rows, heads)

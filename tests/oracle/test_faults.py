@@ -1,0 +1,188 @@
+"""Planted mistakes: the grammar of a SPEC, and that every kind changes the stage it names and no other."""
+
+from __future__ import annotations
+
+import contextlib
+from fnmatch import fnmatchcase
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from oracle import faults
+from oracle.faults import KINDS, FaultError, evaluate, indices, parse
+from oracle.models import Drafter
+from oracle.readings import Exact, Faulty, Reading, Stage
+from oracle.tape import Record
+from oracle.tensor import Tensor
+from tests.oracle import models
+from tests.oracle.models import EMBEDDING, HEAD, IDS
+
+
+class _GoOnWith(Record):
+    """Keeps what a reading makes of every stage, and goes on with the healthy value."""
+
+    def __init__(self, healthy: Record) -> None:
+        super().__init__()
+        self.healthy = healthy
+
+    def __call__(self, stage: Stage, value: Tensor, reading: Reading) -> Tensor:
+        self[stage.path] = value
+        return self.healthy[stage.path]
+
+
+def drafter() -> Drafter:
+    """Small rows (norm.eps shows), a window inside the context (the window shows)."""
+    return models.drafter(window_rule="W_LT", window=4, eps=1e-3, causal=(True, False, True))
+
+
+def recorded(reading: Reading, tape: Record) -> Record:
+    d = drafter()
+    context = d.new_context(reading, tape)
+    context.append(models.features(9), 0)
+    d.propose(context, IDS, EMBEDDING, HEAD)
+    return tape
+
+
+# The first cell, dropped by default, is outside the window here.
+SEEN = {"attention.cell": "cell=9"}
+HEALTHY = recorded(Exact(), Record())
+
+
+def differing(found: Record) -> list[str]:
+    return [p for p, t in found.items() if t.data.tobytes() != HEALTHY[p].data.tobytes()]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("one", [False, True])
+def test_a_kind_changes_its_own_stages_and_no_other_where_inputs_are_healthy(kind, one):
+    """At every stage its glob names, or at the one of layer 1 that is asked for; layer 2 has no window."""
+    named = [p for p in HEALTHY if fnmatchcase(p, KINDS[kind].stage)]
+    if one:
+        named = [next(p for p in named if p.startswith("draft.L1."))]
+    faulty = Faulty(Exact(), parse(f"{kind}:{f'stage={named[0]},' if one else ''}{SEEN.get(kind, '')}"))
+    found = differing(recorded(faulty, _GoOnWith(HEALTHY)))
+    assert found == [p for p in named if not (kind == "attention.window" and ".L2." in p)]
+    assert faulty.hits == len(named) > 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_kind_leaves_everything_upstream_of_it_as_it_was(kind):
+    fault = parse(f"{kind}:{SEEN.get(kind, '')}")
+    found = recorded(Faulty(Exact(), fault), Record())
+    paths = list(HEALTHY)
+    first = next(i for i, p in enumerate(paths) if fnmatchcase(p, fault.stage))
+    assert differing(found)[0] == paths[first]
+    assert "draft.logits" in differing(found)
+
+
+def rows_and_heads(spec: str, stage: str) -> set[tuple[int, int]]:
+    found = recorded(Faulty(Exact(), parse(spec)), _GoOnWith(HEALTHY))
+    changed = (found[stage].data != HEALTHY[stage].data).any(-1)
+    return {(int(r), int(h)) for r, h in np.argwhere(changed)}
+
+
+def test_a_fault_is_confined_to_its_rows_and_heads():
+    spec = "rope.position:stage=draft.L1.q_rope,rows=1-2,heads=0+3"
+    assert rows_and_heads(spec, "draft.L1.q_rope") == {(1, 0), (1, 3), (2, 0), (2, 3)}
+
+
+def test_an_offset_may_depend_on_the_head_and_the_row():
+    assert rows_and_heads("rope.position:offset=h//2", "draft.L0.q_rope") == {(r, h) for r in range(5) for h in (2, 3)}
+    assert rows_and_heads("rope.position:offset=r*h", "draft.L0.q_rope") == {(r, h) for r in range(1, 5) for h in range(1, 4)}
+    shifted = recorded(Faulty(Exact(), parse("rope.position:offset=h//2")), _GoOnWith(HEALTHY))["draft.L0.q_rope"].data
+    d = drafter()
+    x, at = HEALTHY["draft.L0.q_norm"].data, np.arange(9, 14)[:, None] + np.array([0, 0, 1, 1])
+    t = at[..., None] * d.dialect.rope.inv_freq()
+    assert np.allclose(shifted[..., :4], x[..., :4] * np.cos(t) - x[..., 4:] * np.sin(t), rtol=0, atol=1e-12)
+
+
+def test_the_window_moves_by_its_delta():
+    """One cell less is the fault of a strict comparison: the rows lose the cell at the edge and nothing else."""
+    fault = parse("attention.window:delta=-1")
+    seen = []
+
+    def spy(stage: Stage, value: Tensor, reading: Reading) -> Tensor:
+        if stage.path == "draft.L0.attn":
+            seen.append((stage.params["visible"].matrix(), fault.edit(stage).params["visible"].matrix()))
+        return value
+
+    d = drafter()
+    context = d.new_context(Exact(), spy)
+    context.append(models.features(9), 0)
+    d.propose(context, IDS, EMBEDDING, HEAD)
+    lost = seen[0][0] & ~seen[0][1]
+    assert [np.flatnonzero(row).tolist() for row in lost] == [[r + 6] for r in range(5)]
+    assert not (seen[0][1] & ~seen[0][0]).any()
+
+
+def test_a_spec_sets_stage_rows_heads_and_the_keys_of_its_kind():
+    fault = parse("rope.position:stage=draft.L1.q_rope,row=0,heads=2-13,offset=h//2")
+    assert (fault.kind, fault.stage, fault.rows, fault.heads) == ("rope.position", "draft.L1.q_rope", (0,), tuple(range(2, 14)))
+    assert parse("norm.eps").stage == "*.xn"
+    assert (parse("norm.eps").rows, parse("norm.eps").heads) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("rope.phase", "fault kind 'rope.phase' is unknown; known: rope.position"),
+        ("", "fault kind '' is unknown"),
+        ("norm.eps:factor", "'factor': expected stage, rows, heads, factor = value"),
+        ("norm.eps:offset=1", "'offset=1': expected stage, rows, heads, factor = value"),
+        ("norm.eps:factor=ten", "'ten' is not an arithmetic expression in numbers"),
+        ("norm.eps:factor=h", "'h' is not an arithmetic expression in numbers"),
+        ("rope.theta:factor=ten", "'ten' is not an arithmetic expression"),
+        ("rope.style:style=halves", "style"),
+        ("rope.position:offset=q", "'q' is not an arithmetic expression in h, r"),
+        ("rope.position:offset=1e999", "1e999"),
+        ("attention.window:delta=1e999", "1e999"),
+        ("attention.window:delta=1.5", "1.5"),
+        ("attention.cell:cell=1.5", "1.5"),
+        ("norm.eps:factor=__import__('os')", "is not an arithmetic expression"),
+        ("norm.eps:factor=2**3", "is not an arithmetic expression"),
+        ("norm.eps:factor=1/0", "is not an arithmetic expression"),
+        ("norm.eps:rows=x", "'x' is not a range: expected 3, 2-13"),
+        ("norm.eps:rows=²", "is not a range"),
+        ("norm.eps:rows=5-3", "'5-3' is not a range"),
+        ("norm.eps:rows=0-99999999999", "is not a range"),
+        ("norm.eps:heads=", "'' is not a range"),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_anything_runs(spec, message):
+    with pytest.raises(FaultError, match=message.replace("*", r"\*").replace("(", r"\(")):
+        parse(spec)
+
+
+def test_a_cell_that_is_not_there_is_refused_by_name():
+    with pytest.raises(FaultError, match="cell 99"):
+        recorded(Faulty(Exact(), parse("attention.cell:cell=99")), Record())
+
+
+keys = st.sampled_from(["rows", "heads", "stage", "offset", "factor", "delta", "cell", "style"])
+specs = st.builds("{}:{}={}".format, st.sampled_from([*KINDS]), keys, st.text("0123456789.+-*/%()hrex ,", max_size=12))
+
+
+@settings(max_examples=300, deadline=None)
+@given(spec=st.one_of(st.text(max_size=30), specs))
+def test_any_text_is_a_fault_or_refused(spec):
+    with contextlib.suppress(FaultError):
+        assert isinstance(parse(spec), faults.Fault)
+
+
+@pytest.mark.parametrize(("text", "expected"), [("3", (3,)), ("2-5", (2, 3, 4, 5)), ("0+4+6-8", (0, 4, 6, 7, 8)), ("7-7", (7,))])
+def test_ranges(text, expected):
+    assert indices(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("h//2", 2), ("-h + r*3", 1), ("(h - r) % 3", 0), ("h / 2", 2.5), ("1e-3", 1e-3), ("7 // 2", 3)]
+)
+def test_expressions(text, expected):
+    assert evaluate(text, h=5, r=2) == expected
+
+
+def test_an_expression_is_short():
+    with pytest.raises(FaultError, match="at most 200"):
+        evaluate("1+" * 150 + "1")
