@@ -7,12 +7,14 @@ from dataclasses import dataclass, replace
 from oracle.drafters.dialect import Dialect
 from oracle.models import Drafter
 from oracle.recipes import Rope
+from oracle.tensor import Array
 from tests.peers import random_models as rm
 
 SIZES = rm.Sizes(hidden=24, intermediate=36, layers=3, heads=6, kv_heads=2, head_dim=10, taps=4, vocab=61, block=5)
 EPS, THETA = 1e-6, 1e4
 ACCEPTED = (0, 1, 2, 4, 3, 0, 4, 4, 1, 0, 0, 2)
 COMMITS = tuple(a + 1 for a in ACCEPTED)
+TAIL = (3, 2)
 
 
 @dataclass(frozen=True)
@@ -30,13 +32,13 @@ class Case:
     prompt: int = 7
     seed: int = 1
 
-    def tensors(self) -> dict[str, rm.Array]:
+    def tensors(self) -> dict[str, Array]:
         return rm.drafter_tensors(SIZES, self.seed, self.bias)
 
     def rounds(self) -> list[rm.Round]:
-        return rm.schedule(SIZES, self.prompt, COMMITS, self.seed)
+        return rm.schedule(SIZES, self.prompt, COMMITS, self.seed, TAIL)
 
-    def features(self) -> rm.Array:
+    def features(self) -> Array:
         return rm.feature_rows(SIZES, self.prompt + sum(COMMITS), self.seed)
 
     def drafter(self) -> Drafter:

@@ -9,6 +9,7 @@ import torch
 from dflash import model as official
 from transformers.models.qwen3 import modeling_qwen3
 
+from oracle.tensor import Array
 from tests.peers import random_models as rm
 from tests.peers.dflash_cases import EPS, SIZES, THETA, Case
 from tests.peers.widening import shipped, widened
@@ -17,7 +18,7 @@ from tests.peers.widening import shipped, widened
 class _Target(torch.nn.Module):
     """The two parts of a target that a drafter borrows."""
 
-    def __init__(self, embedding: rm.Array, head: rm.Array) -> None:
+    def __init__(self, embedding: Array, head: Array) -> None:
         super().__init__()
         self.embedding = torch.nn.Embedding(*embedding.shape, _weight=torch.from_numpy(embedding))
         self.lm_head = torch.nn.Linear(head.shape[1], head.shape[0], bias=False, dtype=torch.float64)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from oracle.drafters.dialect import Dialect
 from oracle.models import Drafter
 from oracle.recipes import Rope
+from oracle.tensor import Array
 from tests.peers import random_models as rm
 
 SIZES = rm.Sizes(hidden=48, intermediate=64, layers=5, heads=6, kv_heads=3, head_dim=16, taps=3, vocab=61, block=5)
@@ -14,7 +15,7 @@ EPS, THETA, WINDOW, SEED = 1e-5, 5e5, 9, 2
 PROMPT, COMMITS = 13, (1, 3, 5, 1, 1, 2, 4, 5, 3)
 
 
-def tensors() -> dict[str, rm.Array]:
+def tensors() -> dict[str, Array]:
     return rm.drafter_tensors(SIZES, SEED)
 
 
@@ -22,7 +23,7 @@ def rounds() -> list[rm.Round]:
     return rm.schedule(SIZES, PROMPT, COMMITS, SEED)
 
 
-def features() -> rm.Array:
+def features() -> Array:
     return rm.feature_rows(SIZES, PROMPT + sum(COMMITS), SEED)
 
 

@@ -11,6 +11,7 @@ import zlib
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from oracle.artifacts.roles import HF_LAYER
 from oracle.drafters.dialect import Geometry
@@ -26,7 +27,7 @@ def uniform(seed: int, name: str, *shape: int) -> Array:
     """Uniform numbers of mean 0 and variance 1, float64 [*shape], from the stream of ``name``."""
     raw = np.random.PCG64([seed, zlib.crc32(name.encode())]).random_raw(math.prod(shape))
     unit = (np.asarray(raw, np.uint64) >> np.uint64(11)) * 2.0**-53
-    return ((2 * unit - 1) * math.sqrt(3)).reshape(shape)
+    return np.asarray((2 * unit - 1) * math.sqrt(3), np.float64).reshape(shape)
 
 
 @dataclass(frozen=True)
@@ -104,16 +105,19 @@ class Round:
 
     start: int
     position: int
-    ids: np.ndarray
+    ids: NDArray[np.int64]
 
 
-def schedule(z: Sizes, prompt: int, commits: tuple[int, ...], seed: int) -> list[Round]:
-    """One round for the prompt and one for every forced count of newly committed rows; each anchor is a random token."""
+def schedule(z: Sizes, prompt: int, commits: tuple[int, ...], seed: int, tail: tuple[int, ...] = ()) -> list[Round]:
+    """One round for the prompt and one for every forced count of newly committed rows; each anchor is a random token.
+
+    ``tail``: widths of the last blocks, narrower than the others, as at the end of a text.
+    """
     sizes = (prompt, *commits)
-    ends = np.cumsum(sizes)
+    widths = (z.block,) * (len(sizes) - len(tail)) + tail
     anchors = np.floor((uniform(seed, "anchors", len(sizes)) / math.sqrt(12) + 0.5) * (z.vocab - 1)).astype(np.int64)
-    ids = [np.array([a] + [z.mask_id] * (z.block - 1), np.int64) for a in anchors]
-    return [Round(int(end - size), int(end), i) for end, size, i in zip(ends, sizes, ids, strict=True)]
+    ids = [np.array([anchor] + [z.mask_id] * (width - 1), np.int64) for anchor, width in zip(anchors, widths, strict=True)]
+    return [Round(int(end - size), int(end), i) for end, size, i in zip(np.cumsum(sizes), sizes, ids, strict=True)]
 
 
 def feature_rows(z: Sizes, rows: int, seed: int) -> Array:
@@ -147,8 +151,11 @@ def largest_difference(mine: Outputs, theirs: Outputs) -> float:
     return float(np.max(worst))
 
 
-def summary(outputs: Outputs) -> dict[str, list[list[float]]]:
-    """What a golden file keeps: the mean of every row [round, row], and the whole last row of the last round [1, dim]."""
+Summary = dict[str, list[list[float]]]
+
+
+def summary(outputs: Outputs) -> Summary:
+    """What a golden file keeps: the mean of every row [round][row], and the whole last row of the last round [1][dim]."""
     return {
         "hidden_means": [h.mean(-1).tolist() for h, _ in outputs],
         "logit_means": [y.mean(-1).tolist() for _, y in outputs],
@@ -157,7 +164,9 @@ def summary(outputs: Outputs) -> dict[str, list[list[float]]]:
     }
 
 
-def summary_difference(mine: dict[str, list[list[float]]], theirs: dict[str, list[list[float]]]) -> float:
-    """Largest absolute difference of two summaries."""
+def summary_difference(mine: Summary, theirs: Summary) -> float:
+    """Largest absolute difference of two summaries of the same rounds and rows."""
     assert mine.keys() == theirs.keys()
-    return float(np.max([np.abs(np.asarray(mine[k]) - np.asarray(theirs[k])).max() for k in mine]))
+    rows = [pair for key in mine for pair in zip(mine[key], theirs[key], strict=True)]
+    assert all(len(a) == len(b) for a, b in rows)
+    return float(np.max([np.abs(np.subtract(a, b)).max() for a, b in rows]))

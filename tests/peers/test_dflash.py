@@ -9,7 +9,7 @@ import pytest
 
 import oracle
 from tests.peers import random_models as rm
-from tests.peers.dflash_cases import ACCEPTED, CASES, SIZES, Case, wrong_readings
+from tests.peers.dflash_cases import ACCEPTED, CASES, SIZES, TAIL, Case, wrong_readings
 
 pytestmark = pytest.mark.peers
 TOLERANCE, MISS = 1e-12, 1e-3
@@ -32,9 +32,10 @@ def official(peer: ModuleType) -> dict[str, rm.Outputs]:
     return {case.name: peer.outputs(case) for case in CASES}
 
 
-def test_the_schedule_forces_none_some_and_all_drafts():
+def test_the_schedule_forces_none_some_and_all_drafts_and_ends_in_narrow_blocks():
     assert len(ACCEPTED) >= 10
     assert set(ACCEPTED) == set(range(SIZES.block))
+    assert [len(r.ids) for r in CASES[0].rounds()[-2:]] == list(TAIL)
 
 
 @by_name
