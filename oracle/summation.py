@@ -112,7 +112,7 @@ def _tree(leaves: Array) -> Array:
 def _fold(level: NDArray[Any]) -> NDArray[Any]:
     if level.shape[-1] % 2:
         level = np.concatenate([level, np.zeros_like(level[..., :1])], -1)
-    return level[..., 0::2] + level[..., 1::2]
+    return np.asarray(level[..., 0::2] + level[..., 1::2])
 
 
 def total(x: NDArray[Any], order: str) -> NDArray[Any]:
@@ -128,7 +128,7 @@ def total(x: NDArray[Any], order: str) -> NDArray[Any]:
     if kind == "pairwise":
         while x.shape[-1] > 1:
             x = _fold(x)
-        return x[..., 0]
+        return np.asarray(x[..., 0])
     if kind == "blocked":
         parts = [np.add.accumulate(x[..., i : i + n], -1)[..., -1] for i in range(0, k, n)]
         return np.asarray(np.add.accumulate(np.stack(parts, -1), -1)[..., -1])

@@ -23,7 +23,7 @@ _EXP_ULPS = 1.0
 def _group(q: NDArray[Any], k: NDArray[Any]) -> int:
     if q.shape[1] % k.shape[1]:
         raise ValueError(f"attention: {q.shape[1]} query heads are not a multiple of {k.shape[1]} kv heads")
-    return q.shape[1] // k.shape[1]
+    return int(q.shape[1] // k.shape[1])
 
 
 def formula(F: Kit, q: Values, k: Values, v: Values, *, visible: Visible, scale: float) -> Values:
@@ -78,9 +78,9 @@ def _grouped_square(p: Array, groups: NDArray[np.intp] | None) -> Array:
     """p_j (Σ of p over j's group): p² where no cells are equal."""
     if groups is None:
         return p * p
-    sums = np.zeros((len(p), int(groups.max()) + 1))
-    np.add.at(sums, (slice(None), groups), p)
-    return np.asarray(p * sums[:, groups])
+    sums = np.zeros((int(groups.max()) + 1, len(p)))
+    np.add.at(sums, groups, p.T)
+    return np.asarray(p * sums[groups].T)
 
 
 def noise(A: Arithmetic, y: Array, q: Tensor, k: Tensor, v: Tensor, *, visible: Visible, scale: float) -> Variance:
@@ -121,7 +121,7 @@ def _query_scores(vq: Array, head: _Head, scale: float) -> Array:
 
 def _through_softmax(w: Array, head: _Head) -> Array:
     """Σ_j w_j (v_j - o)²."""
-    return np.maximum((w @ head.v**2) - 2 * (w @ head.v) * head.o + w.sum(-1, keepdims=True) * head.o**2, 0)
+    return np.asarray(np.maximum((w @ head.v**2) - 2 * (w @ head.v) * head.o + w.sum(-1, keepdims=True) * head.o**2, 0))
 
 
 def bound(A: Arithmetic, y: Array, where: Where, q: Tensor, k: Tensor, v: Tensor, *, visible: Visible, scale: float) -> Array:

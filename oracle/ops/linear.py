@@ -41,21 +41,18 @@ def formula(F: Kit, x: Values, w: Weight, bias: Weight | None = None) -> Values:
 def noise(A: Arithmetic, y: Array, x: Tensor, w: Weight, bias: Weight | None = None) -> Variance:
     flat = _flat(x.data, w)
     a, b = A.energy(w.width)
-    inherits = not is_zero(x.total)
-    spread_in = x.variance().reshape(flat.shape) if inherits else None
-    squares = np.empty((len(flat), w.row_count))
-    inherited = np.empty_like(squares) if inherits else None
+    spread_in = None if is_zero(x.total) else x.variance().reshape(flat.shape)
+    squares, inherited = np.empty((len(flat), w.row_count)), np.empty((len(flat), 0 if spread_in is None else w.row_count))
     for start, stop, tile in w.tiles():
         square = (tile * tile).T
         squares[:, start:stop] = (flat * flat) @ square
-        if inherited is not None:
+        if spread_in is not None:
             inherited[:, start:stop] = spread_in @ square
-    squares = squares.reshape(y.shape)
     sums = y if bias is None else y - bias.array()
-    own = A.w3 * (a * sums**2 + b * squares) + w.width * _SUBNORMAL
+    own = A.w3 * (a * sums**2 + b * squares.reshape(y.shape)) + w.width * _SUBNORMAL
     if bias is not None:
         own = own + A.w3 * y**2
-    return Variance(0.0 if inherited is None else inherited.reshape(y.shape), own)
+    return Variance(0.0 if spread_in is None else inherited.reshape(y.shape), own)
 
 
 def _suspects(y: Array, where: Where, x: Tensor, w: Weight) -> tuple[Array, Array]:

@@ -18,7 +18,7 @@ def formula(F: Kit, x: Values, w: Weight | None, *, eps: float, offset: float = 
     x = F.cast(x)
     mean = F.sum(x * x, F.norm_sum) / F.dtype.type(x.shape[-1])
     normed = x / np.sqrt(mean + F.dtype.type(eps))[..., None]
-    return normed if w is None else normed * (F.vector(w) + F.dtype.type(offset))
+    return np.asarray(normed if w is None else normed * (F.vector(w) + F.dtype.type(offset)))
 
 
 def _scale(w: Weight | None, offset: float) -> Array | float:

@@ -56,7 +56,7 @@ def _sigma(A: Arithmetic, t: Array, recipe: Rope) -> Array | float:
         "f32-exp2": np.sqrt(1 / 3 + np.square(2 + np.log(recipe.theta) * 2 * i / recipe.dim) / 3),
         "f32-product": np.sqrt((i * i + i + 1) / 3),
     }[A.angles]
-    return np.abs(t) * u * factor
+    return np.asarray(np.abs(t) * u * factor)
 
 
 def noise(A: Arithmetic, y: Array, x: Tensor, pos: Any, recipe: Rope) -> Variance:

@@ -12,11 +12,11 @@ from oracle.ops.base import Array, Operation, Tensor, Variance, Where, axes_of_f
 
 def formula(F: Kit, x: Values, *, scale: float, cap: float | None) -> Values:
     """``y = scale * x``, then ``cap * tanh(y / cap)`` if there is a cap: the multiplier first."""
-    y = F.cast(x) * F.dtype.type(scale)
+    y = np.asarray(F.cast(x) * F.dtype.type(scale))
     if cap is None:
         return y
     c = F.dtype.type(cap)
-    return c * np.tanh(y / c)
+    return np.asarray(c * np.tanh(y / c))
 
 
 def noise(A: Arithmetic, y: Array, x: Tensor, *, scale: float, cap: float | None) -> Variance:

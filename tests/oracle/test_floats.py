@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from oracle.floats import BF16, F16, F32, F64, FORMATS
 
-drawn = settings(max_examples=300, deadline=None)
+drawn = settings(max_examples=150, deadline=None)
 NUMPY = {"f32": (F32, np.float32), "f16": (F16, np.float16)}
 
 
