@@ -5,9 +5,7 @@ BIN    := $(VENV)/bin
 NATIVE := $(shell find native -name '*.cpp' -o -name '*.hpp' -o -name '*.h' -o -name '*.c' -o -name 'CMakeLists.txt')
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-export PYTHONDONTWRITEBYTECODE :=
-
-.PHONY: parity test test-all test-peers bench native lint clean
+.PHONY: parity test test-all test-peers bench calibration native lint clean
 
 parity: $(VENV)/.real native
 	$(BIN)/python -m parity.suite --out build/parity
@@ -23,6 +21,10 @@ test-peers: $(VENV)/.peers $(VENV)/.real native
 
 bench: $(VENV)/.dev native
 	$(BIN)/parity bench
+
+# Random healthy cases with every candidate: rewrites the table in docs/calibration.md.
+calibration: $(VENV)/.dev native
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m parity.calibration --cases 200 --out docs/calibration.md
 
 native: $(VENV)/.native
 

@@ -26,11 +26,11 @@ FOLDERS: dict[str, tuple[str, ...]] = {
 
 
 def source_hash(name: str) -> str:
-    """SHA-256 over the header and the sources of library ``name``, as `native/CMakeLists.txt` computes it at build time.
+    """SHA-256 over the build rules, the header and the sources of library ``name``, as `native/CMakeLists.txt` computes it at build time.
 
     The hash of the text ``<path>:<sha256>\\n`` for every file, in byte order of its path below the package.
     """
-    files = [HEADER]
+    files = [PACKAGE / "CMakeLists.txt", HEADER]
     for folder in FOLDERS[name]:
         files += [f for f in (PACKAGE / folder).glob("*") if f.suffix in SUFFIXES]
     by_path = {f.relative_to(PACKAGE).as_posix(): f for f in files}

@@ -12,6 +12,7 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -117,7 +118,7 @@ def _dialect(rng: Any, family: str, window: int | None) -> dict[str, str]:
 def _portions(rng: Any, rows: int) -> list[int]:
     cuts = sorted(int(c) for c in rng.integers(0, rows + 1, int(rng.integers(0, 3)))) if rows > 1 else []
     edges = [0, *cuts, rows]
-    return [b - a for a, b in zip(edges, edges[1:], strict=False) if b > a]
+    return [b - a for a, b in pairwise(edges) if b > a]
 
 
 def _artifact(family: str, stored: str, root: Path, seed: int, overrides: dict[str, Any]) -> list[Path]:
@@ -192,10 +193,10 @@ def markdown(tally: Tally, cases: int) -> str:
     lines = [
         "# Calibration of the tolerances",
         "",
-        f"{cases} random small cases (`parity/calibration.py`), {tally.runs} runs of healthy candidates, {len(tally.alarms)} false divergences.",
-        "Regenerate with `make calibration`. Each cell: largest error / tolerance in local mode, largest rms z of a row, largest pooled",
-        "signed statistic against its limit, largest row error / spread in rolled mode (limit 12). For bf16 the first is 1 by construction: an element",
-        "is inside its rounding interval or it is not.",
+        f"{cases} random small cases (`parity/calibration.py`), {tally.runs} runs of healthy candidates,",
+        f"{len(tally.alarms)} false divergences. Regenerate with `make calibration`. Columns: largest error / tolerance of a stage in local mode,",
+        "largest rms z of a row, largest pooled signed statistic against its limit, largest row error / spread in rolled mode (limit 12).",
+        "For bf16 the first is 1 by construction: an element is inside its rounding interval or it is not.",
         "",
     ]
     names = list(dict.fromkeys(name for name, _ in tally.ratio))

@@ -115,7 +115,7 @@ typedef struct dlab_info {
 typedef struct dlab_ctx dlab_ctx;
 typedef struct dlab_drafter dlab_drafter;
 
-/* ---- handshake ---- */
+/* handshake */
 
 DLAB_API int32_t dlab_get_info(dlab_info* out);
 /* sizeof(type) and offsetof(type, field) as the library's compiler sees them. */
@@ -129,7 +129,7 @@ DLAB_API const char* dlab_last_error(dlab_ctx* ctx);
 /* Calls fn for every stage of the fused drafter that matches one of the comma separated glob patterns ("*": all). fn = NULL: none. */
 DLAB_API int32_t dlab_set_dump(dlab_ctx* ctx, dlab_dump_fn fn, void* user, const char* patterns);
 
-/* ---- device memory, for benchmarks: operands that are not copied at each call ---- */
+/* device memory, for benchmarks: operands that are not copied at each call */
 
 /* Makes a dense copy of host on the device (a backend without device memory keeps the pointer). Operations take either kind; an
  * output on the device is not waited for. */
@@ -138,7 +138,7 @@ DLAB_API int32_t dlab_upload(dlab_ctx* ctx, const dlab_tensor* host, dlab_tensor
 DLAB_API int32_t dlab_download(dlab_ctx* ctx, const dlab_tensor* device, dlab_tensor* host);
 DLAB_API int32_t dlab_release(dlab_ctx* ctx, dlab_tensor* device);
 
-/* ---- operations: f32 in and out unless said otherwise; "weight" is any of F32 F16 BF16 Q8_0 Q4_0 Q4_1 Q5_0 Q4_K Q5_K Q6_K ---- */
+/* operations: f32 in and out unless said otherwise; "weight" is any of F32 F16 BF16 Q8_0 Q4_0 Q4_1 Q5_0 Q4_K Q5_K Q6_K */
 
 /* w weight [N,K] -> y f32 [N,K]: the f32 value the format defines, bit for bit. */
 DLAB_API int32_t dlab_dequant(dlab_ctx* ctx, const dlab_tensor* w, dlab_tensor* y);
@@ -179,7 +179,7 @@ DLAB_API int32_t dlab_softcap(dlab_ctx* ctx, const dlab_tensor* x, double scale,
  * drafts [n], argmax [n+1]. */
 DLAB_API int32_t dlab_accept(dlab_ctx* ctx, const int32_t* drafts, int32_t n, const int32_t* argmax, int32_t* accepted, int32_t* bonus);
 
-/* ---- fused drafter ---- */
+/* fused drafter */
 
 /* config: key=value lines; every key is required unless noted and an unknown key is an error:
  *   family, hidden, intermediate, layers, heads, kv_heads, head_dim, vocab, block_size, mask_token_id, n_taps, target_hidden, eps,

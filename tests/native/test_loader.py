@@ -86,13 +86,17 @@ def test_the_source_hash_follows_every_source(tmp_path: Path, monkeypatch: pytes
     folder.mkdir()
     (tmp_path / "dlab.h").write_text("h")
     (folder / "a.cpp").write_text("one")
+    (tmp_path / "CMakeLists.txt").write_text("flags")
     monkeypatch.setattr(sources, "PACKAGE", tmp_path)
     monkeypatch.setattr(sources, "HEADER", tmp_path / "dlab.h")
     first = sources.source_hash("cpu")
     (folder / "notes.txt").write_text("not a source")
     assert sources.source_hash("cpu") == first
     (folder / "a.cpp").write_text("two")
-    assert sources.source_hash("cpu") != first
+    second = sources.source_hash("cpu")
+    assert second != first
+    (tmp_path / "CMakeLists.txt").write_text("other flags")
+    assert sources.source_hash("cpu") != second
 
 
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="the canary sets an x86 register")
