@@ -154,7 +154,7 @@ def rejudge(A: Arithmetic, order: str, y: Array, where: Where, q: Tensor, k: Ten
     heads = _heads(y, q, k, v, visible, scale)
     seen = visible.matrix()
     out = np.empty(len(where[0]))
-    product = 0.0 if A.fma else 1.0
+    product = 0.0 if A.fma or summation.parse(order)[0] == "f64" else 1.0
     for i, (row, h, d) in enumerate(zip(*where, strict=True)):
         head, see = heads[h], seen[row]
         products = head.k[see] * head.q[row] * scale

@@ -11,6 +11,7 @@ import numpy as np
 
 from oracle import summation
 from oracle.arithmetic import Arithmetic
+from oracle.floats import F32
 from oracle.kit import Kit, Values
 from oracle.ops.base import Array, Axes, Operation, Tensor, Variance, Weight, Where, gamma, is_zero
 
@@ -49,10 +50,15 @@ def noise(A: Arithmetic, y: Array, x: Tensor, w: Weight, bias: Weight | None = N
         if spread_in is not None:
             inherited[:, start:stop] = spread_in @ square
     sums = y if bias is None else y - bias.array()
-    own = A.w3 * (a * sums**2 + b * squares.reshape(y.shape)) + w.width * _SUBNORMAL
+    own = A.w3 * (a * sums**2 + b * squares.reshape(y.shape)) + w.width * _SUBNORMAL + _narrowing(A.order, sums)
     if bias is not None:
         own = own + A.w3 * y**2
     return Variance(0.0 if spread_in is None else inherited.reshape(y.shape), own)
+
+
+def _narrowing(order: str, sums: Array) -> Array | float:
+    """A sum kept in double is rounded to float32 once; in the other orders the last addition is that rounding."""
+    return np.square(F32.ulp(sums)) / 12 if summation.parse(order)[0] == "f64" else 0.0
 
 
 def _suspects(y: Array, where: Where, x: Tensor, w: Weight) -> tuple[Array, Array]:
@@ -70,12 +76,13 @@ def bound(A: Arithmetic, y: Array, where: Where, x: Tensor, w: Weight, bias: Wei
 
 
 def rejudge(A: Arithmetic, order: str, y: Array, where: Where, x: Tensor, w: Weight, bias: Weight | None = None) -> Array:
-    """u²/3 (Σ s_m² + Σ p²): the exact energy of the suspects in the order."""
+    """u²/3 (Σ s_m² + Σ p²): the exact energy of the suspects in the order; products are exact in double."""
     products, at = _suspects(y, where, x, w)
     energy = np.square(summation.partial_sums(products, order)).sum(-1)
-    if not A.fma:
+    if not A.fma and summation.parse(order)[0] != "f64":
         energy = energy + np.square(products).sum(-1)
-    return np.asarray(A.w3 * (energy + (at**2 if bias is not None else 0.0)) + w.width * _SUBNORMAL)
+    energy = energy + (at**2 if bias is not None else 0.0)
+    return np.asarray(A.w3 * energy + w.width * _SUBNORMAL + _narrowing(order, products.sum(-1)))
 
 
 def coherent(A: Arithmetic, y: Array, where: Where, x: Tensor, w: Weight, **_: Any) -> tuple[Array, Array]:

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import math
 import zlib
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from oracle import summation
 from oracle.floats import FORMATS
+from oracle.ops.linear import coherent
 from oracle.readings import Noise, Rounded
+from oracle.recipes import Rope
 from oracle.tensor import Array
 from tests.oracle import calls
 from tests.oracle.calls import CALLS, KINDS, ORDERS, Measured, declared, measure
@@ -149,3 +152,89 @@ def test_data_sorted_by_size_escape_the_rule_but_not_the_exact_sums():
     exact = np.sqrt(made.op.rejudge(A, "sequential", m.exact, where, *made.args))
     assert m.rms > 2
     assert np.sqrt(np.square(m.error.ravel() / exact).mean()) < 1.1
+
+
+def variants() -> dict[str, tuple[calls.Stage, dict[str, str], tuple[float, float]]]:
+    """Calls beyond the plain ones: the stage, changes of the declaration, and the band of rms z."""
+    rng = np.random.default_rng(5)
+    x, heads = calls.Tensor(calls.data("gaussian", (64, 64), rng), calls.ROWS), calls.rope_call("gaussian", rng).args[0]
+    w, v = calls.weight("gaussian", (64, 64), ("dim", "in"), rng), calls.Weight.of(0.2 * rng.standard_normal(64), ("dim",))
+    table = calls.Weight.of(rng.standard_normal((50, 64)), ("vocab", "in"))
+    small, flushed = (calls.Tensor(calls.f32(t), calls.ROWS) for t in (1e-4 * x.data, -87 - 4 * rng.random((64, 64))))
+    pos, third = 600 * np.arange(16), float(np.float32(1 / 3))
+    return {
+        "linear with a bias": (calls.stage("linear", x, w, v), {}, BANDS["linear"]),
+        # Kept in double and rounded once: ulp²/12 as at any store.
+        "linear in double": (calls.stage("linear", x, w), {"order": "f64"}, STORED),
+        "norm of 1 + w": (calls.stage("rms_norm", x, v, eps=1e-6, offset=1.0), {}, BANDS["rms_norm"]),
+        # Charged with the rounding of a product that is not there.
+        "norm without a weight": (calls.stage("rms_norm", x, None, eps=1e-6), {}, (0.5, 1.2)),
+        "norm ruled by eps": (calls.stage("rms_norm", small, v, eps=1e-2), {}, (0.5, 1.2)),
+        "norm summed in double": (calls.stage("rms_norm", x, v, eps=1e-6), {"norm_sum": "f64"}, BANDS["rms_norm"]),
+        "rope of neighbours": (calls.stage("rope", heads, pos, Rope(1e4, 64, "interleaved")), {}, BANDS["rope"]),
+        "rope of half a head": (calls.stage("rope", heads, pos, Rope(1e4, 32)), {}, BANDS["rope"]),
+        "rope with an attention factor": (calls.stage("rope", heads, pos, Rope(1e4, 64, attention_factor=1.3)), {}, BANDS["rope"]),
+        # One product, charged with ulp²/12 and the rounding of the scale.
+        "gather with a scale": (calls.stage("gather", table, np.arange(50), scale=third), {}, (0.4, 0.8)),
+        "softcap without a cap": (calls.stage("softcap", x, scale=third, cap=None), {}, (0.6, 0.9)),
+        # The flush zone is an allowance for engines that return 0 there; NumPy does not.
+        "swiglu in the flush zone": (calls.stage("swiglu", flushed, x), {}, (0.0, 0.9)),
+    }
+
+
+@pytest.mark.parametrize("name", variants())
+def test_other_forms_of_the_operations_are_calibrated_too(name):
+    made, changes, (low, high) = variants()[name]
+    A = replace(declared("pairwise"), **changes)
+    m = measure(A, made)
+    assert low <= m.rms <= high
+    assert m.z.max() <= reach_of(made.op.kind, m.z.size)
+    assert m.reach(A, m.worst(m.error.size)).max() <= 1
+
+
+def test_a_value_that_only_moves_has_no_noise():
+    """Section 1: copied entries and gathered rows agree to the bit; so does a gather whose scale is a power of two."""
+    rng = np.random.default_rng(7)
+    m = measure(declared("sequential"), calls.stage("rope", calls.rope_call("gaussian", rng).args[0], np.arange(16), Rope(1e4, 32)))
+    assert not m.sigma[..., 32:].any()
+    assert not m.error[..., 32:].any()
+    table = calls.Weight.of(rng.standard_normal((50, 64)), ("vocab", "in"))
+    for scale in (1.0, 4.0):
+        doubled = measure(declared("sequential"), calls.stage("gather", table, np.arange(50), scale=scale))
+        assert not doubled.sigma.any()
+        assert not doubled.error.any()
+
+
+def test_an_engine_that_flushes_a_gate_is_not_accused():
+    """5.9: below -87.3 the logistic is subnormal and engines return 0; without the allowance z would be 1e7."""
+    g = calls.f32(np.linspace(-104, -87.31, 200).reshape(4, 50))
+    made = calls.stage("swiglu", calls.Tensor(g, calls.ROWS), calls.Tensor(np.full((4, 50), 3.0), calls.ROWS))
+    y = calls.read(Noise(declared("sequential")), made)
+    assert (np.abs(y.data) <= 3 * np.sqrt(y.var)).all()
+    where = tuple(i.ravel() for i in np.indices(g.shape))
+    assert (np.abs(y.data.ravel()) <= made.op.bound(declared("sequential"), y.data, where, *made.args)).all()
+
+
+@pytest.mark.parametrize("order", ["sequential", "f64"])
+def test_rejudging_knows_that_products_are_exact_in_double_or_fused(order):
+    made = calls.linear_call("gaussian", np.random.default_rng(19), rows=2, k=32, out=4)
+    y = calls.read(Noise(declared(order)), made).data
+    where = tuple(i.ravel() for i in np.indices(y.shape))
+    apart, fused = (made.op.rejudge(declared(order, fma=fma), order, y, where, *made.args) for fma in (False, True))
+    assert np.array_equal(apart, fused) == (order == "f64")
+    assert (apart > 0).all()
+
+
+def test_identical_addends_err_coherently_within_the_sum_of_their_partial_sums():
+    """Section 3, failure 2: every step makes the same error; variance fails, u Σ|s_m| holds, and the share of distinct products tells."""
+    A = declared("sequential")
+    x = calls.f32(np.full((4, 300), [[0.1], [0.3], [0.7], [1.1]]))
+    made = calls.stage("linear", calls.Tensor(x, calls.ROWS), calls.Weight.of(np.full((2, 300), 0.9), ("dim", "in")))
+    m = measure(A, made)
+    where = tuple(i.ravel() for i in np.indices(m.exact.shape))
+    reach, distinct = coherent(A, m.exact, where, *made.args)
+    assert m.z.max() > 10
+    assert (np.abs(m.error.ravel()) <= reach).all()
+    assert (distinct == 1 / 300).all()
+    mixed = calls.linear_call("gaussian", np.random.default_rng(1), rows=2, k=64, out=2)
+    assert (coherent(A, np.zeros((2, 2)), (np.array([0]), np.array([1])), *mixed.args)[1] > 0.9).all()
