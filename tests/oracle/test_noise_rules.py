@@ -228,13 +228,13 @@ def test_rejudging_knows_that_products_are_exact_in_double_or_fused(order):
 def test_identical_addends_err_coherently_within_the_sum_of_their_partial_sums():
     """Section 3, failure 2: every step makes the same error; variance fails, u Σ|s_m| holds, and the share of distinct products tells."""
     A = declared("sequential")
-    x = calls.f32(np.full((4, 300), [[0.1], [0.3], [0.7], [1.1]]))
-    made = calls.stage("linear", calls.Tensor(x, calls.ROWS), calls.Weight.of(np.full((2, 300), 0.9), ("dim", "in")))
+    x = calls.f32(np.full((4, 4096), [[0.1], [0.3], [0.7], [1.1]]))
+    made = calls.stage("linear", calls.Tensor(x, calls.ROWS), calls.Weight.of(np.full((2, 4096), 0.9), ("dim", "in")))
     m = measure(A, made)
     where = tuple(i.ravel() for i in np.indices(m.exact.shape))
     reach, distinct = coherent(A, m.exact, where, *made.args)
     assert m.z.max() > 10
     assert (np.abs(m.error.ravel()) <= reach).all()
-    assert (distinct == 1 / 300).all()
+    assert (distinct == 1 / 4096).all()
     mixed = calls.linear_call("gaussian", np.random.default_rng(1), rows=2, k=64, out=2)
     assert (coherent(A, np.zeros((2, 2)), (np.array([0]), np.array([1])), *mixed.args)[1] > 0.9).all()
