@@ -15,7 +15,7 @@ from parity import realtext
 from parity.errors import UsageError
 
 pytestmark = pytest.mark.peers
-TOLERANCE, MISS, ROWS = 1e-9, 1e-2, 56
+TOLERANCE, MISS, ROWS = 1e-11, 1e-2, 56
 CHUNKS = {"one window": (56,), "one by one, then blocks": (1, 1, 1, 5, 16, 7, 25), "halves": (28, 28)}
 
 
