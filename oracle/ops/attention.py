@@ -107,8 +107,6 @@ def noise(A: Arithmetic, y: Array, q: Tensor, k: Tensor, v: Tensor, *, visible: 
             inherited[:, h] += _through_softmax(_grouped_square(head.p, groups) * keys, head)
         if noisy_v:
             inherited[:, h] += _grouped_square(head.p, groups) @ v.variance()[:, h // g]
-    empty = n[:, 0] == 0
-    own[empty], common[empty] = 0.0, 0.0
     return Variance(inherited if noisy_q or noisy_k or noisy_v else 0.0, own, common)
 
 

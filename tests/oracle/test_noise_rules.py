@@ -25,8 +25,8 @@ from tests.oracle.calls import CALLS, KINDS, ORDERS, Measured, declared, measure
 BANDS = {
     # Section 3: 0.66 to 0.91 for chains; lanes on cancelling data 0.45 to 0.54, where the tree of lanes cancels first.
     "linear": (0.45, 1.1),
-    # 5.3: 0.73 to 0.87 sequential; a tree has fewer roundings than the two of the constant part.
-    "rms_norm": (0.6, 1.2),
+    # 5.3: 0.73 to 0.87 sequential; trees a little lower.
+    "rms_norm": (0.55, 0.9),
     # 5.4, exact angles: 0.75 to 0.81, the table's share being the mean over mantissas.
     "rope": (0.6, 1.0),
     # 5.7: 0.46 to 1.13 in sequence. The normaliser is charged as a chain, so trees lie lower (5.7: "tree sums: looser").
@@ -161,16 +161,20 @@ def variants() -> dict[str, tuple[calls.Stage, dict[str, str], tuple[float, floa
     w, v = calls.weight("gaussian", (64, 64), ("dim", "in"), rng), calls.Weight.of(0.2 * rng.standard_normal(64), ("dim",))
     table = calls.Weight.of(rng.standard_normal((50, 64)), ("vocab", "in"))
     small, flushed = (calls.Tensor(calls.f32(t), calls.ROWS) for t in (1e-4 * x.data, -87 - 4 * rng.random((64, 64))))
+    pair, two = calls.Tensor(x.data[:, :2], calls.ROWS), calls.Weight.of(w.array()[:, :2], ("dim", "in"))
+    thirties = calls.Weight.of(30 + rng.standard_normal(64), ("dim",))
     pos, third = 600 * np.arange(16), float(np.float32(1 / 3))
     return {
         "linear with a bias": (calls.stage("linear", x, w, v), {}, BANDS["linear"]),
+        # Two products against a bias 30 times as large: its rounding is the error.
+        "linear ruled by its bias": (calls.stage("linear", pair, two, thirties), {}, (0.5, 1.2)),
         # Kept in double and rounded once: ulp²/12 as at any store.
         "linear in double": (calls.stage("linear", x, w), {"order": "f64"}, STORED),
-        "norm of 1 + w": (calls.stage("rms_norm", x, v, eps=1e-6, offset=1.0), {}, BANDS["rms_norm"]),
+        "norm of 1 + w": (calls.stage("rms_norm", x, v, eps=1e-6, offset=1.0), {}, (0.55, 0.75)),
         # Charged with the rounding of a product that is not there.
         "norm without a weight": (calls.stage("rms_norm", x, None, eps=1e-6), {}, (0.5, 1.2)),
         "norm ruled by eps": (calls.stage("rms_norm", small, v, eps=1e-2), {}, (0.5, 1.2)),
-        "norm summed in double": (calls.stage("rms_norm", x, v, eps=1e-6), {"norm_sum": "f64"}, BANDS["rms_norm"]),
+        "norm summed in double": (calls.stage("rms_norm", x, v, eps=1e-6), {"norm_sum": "f64"}, (0.55, 0.8)),
         "rope of neighbours": (calls.stage("rope", heads, pos, Rope(1e4, 64, "interleaved")), {}, BANDS["rope"]),
         "rope of half a head": (calls.stage("rope", heads, pos, Rope(1e4, 32)), {}, BANDS["rope"]),
         "rope with an attention factor": (calls.stage("rope", heads, pos, Rope(1e4, 64, attention_factor=1.3)), {}, BANDS["rope"]),
