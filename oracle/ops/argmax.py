@@ -23,7 +23,7 @@ def first_argmax(x: NDArray[Any]) -> NDArray[np.int64]:
     """Index of the largest value along the last axis: the lowest on ties, NaN never chosen, -1 where all are NaN."""
     number = ~np.isnan(x)
     best = np.where(number, x, -np.inf).max(-1, keepdims=True)
-    return np.where(number.any(-1), (number & (x == best)).argmax(-1), -1).astype(np.int64)
+    return np.where(number.any(-1), (x == best).argmax(-1), -1).astype(np.int64)
 
 
 def formula(F: Kit, x: Values) -> Values:

@@ -152,6 +152,17 @@ def test_pairs(op, kind):
     assert BAND[0] <= ratio <= BAND[1]
 
 
+@pytest.mark.parametrize("kind", ["gaussian", "positive", "tiny"])
+@pytest.mark.parametrize("which", [0, 1])
+def test_swiglu_by_one_input_alone(kind, which):
+    """The slope of silu, not silu itself, carries the gate's error."""
+    rng = np.random.default_rng(23)
+    args = list(calls.pair_call("swiglu", kind, rng, 3.0).args)
+    args[which] = noisy(args[which].data, rng, relative=1e-7)
+    ratio, _, _ = deviation_over_rule(stage("swiglu", *args), 24)
+    assert BAND[0] <= ratio <= BAND[1]
+
+
 @pytest.mark.parametrize("cap", [None, 2.0, 30.0])
 def test_softcap(cap):
     rng = np.random.default_rng(17)

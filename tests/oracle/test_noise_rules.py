@@ -17,7 +17,7 @@ from oracle import summation
 from oracle.floats import FORMATS
 from oracle.ops.linear import coherent
 from oracle.readings import Noise, Rounded
-from oracle.recipes import Rope
+from oracle.recipes import Rope, Visible
 from oracle.tensor import Array
 from tests.oracle import calls
 from tests.oracle.calls import CALLS, KINDS, ORDERS, Measured, declared, measure
@@ -242,3 +242,14 @@ def test_identical_addends_err_coherently_within_the_sum_of_their_partial_sums()
     assert (distinct == 1 / 4096).all()
     mixed = calls.linear_call("gaussian", np.random.default_rng(1), rows=2, k=64, out=2)
     assert (coherent(A, np.zeros((2, 2)), (np.array([0]), np.array([1])), *mixed.args)[1] > 0.9).all()
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_the_bound_of_attention_covers_the_sums_where_scores_are_exact(order):
+    """Zero queries and nearly equal values: what is left is the rounding of the weighted sum, the normaliser and the quotient."""
+    rng = np.random.default_rng(31)
+    q, k, v = np.zeros((8, 2, 16)), rng.standard_normal((300, 2, 16)), 1 + 1e-3 * rng.random((300, 2, 16))
+    visible = Visible("none", True, None, np.arange(292, 300), np.arange(300), 292)
+    made = calls.stage("attention", *(calls.Tensor(calls.f32(t), calls.HEADS) for t in (q, k, v)), visible=visible, scale=0.25)
+    m = measure(declared(order), made)
+    assert 0.002 < m.reach(declared(order), m.worst(m.error.size)).max() <= 1
