@@ -15,24 +15,27 @@ from oracle.artifacts import blocks
 from oracle.tensor import Array, Axes
 
 TILE_VALUES, MIN_TILE_ROWS = 1 << 17, 16
-KEPT_BYTES = 256 << 20
+KEPT_BYTES, KEPT_EACH = 640 << 20, 128 << 20
 
 
 class _Kept:
-    """Small weights stay decoded, within a budget of the process: a case's passes would decode them a dozen times."""
+    """Weights of small models stay decoded (as the f32 they are), within a budget: a case's passes would decode them a dozen times."""
 
     def __init__(self, budget: int) -> None:
         self.left = budget
-        self.arrays: weakref.WeakKeyDictionary[Weight, Array] = weakref.WeakKeyDictionary()
+        self.arrays: weakref.WeakKeyDictionary[Weight, NDArray[Any]] = weakref.WeakKeyDictionary()
 
-    def get(self, w: Weight) -> Array | None:
+    def get(self, w: Weight) -> NDArray[Any] | None:
         found = self.arrays.get(w)
-        size = w.row_count * w.width * 8
-        if found is None and size <= min(self.left, KEPT_BYTES // 32):
+        dtype = np.float64 if w.stored == "f64" else np.float32
+        size = w.row_count * w.width * np.dtype(dtype).itemsize
+        if found is None and size <= min(self.left, KEPT_EACH):
             self.left -= size
             weakref.finalize(w, self._release, size)
-            found = self.arrays[w] = blocks.decode(w.raw, w.stored, w.width)
-            found.flags.writeable = False
+            found = np.empty((w.row_count, w.width), dtype)
+            for start, stop in w.spans():
+                found[start:stop] = blocks.decode(w.raw[start:stop], w.stored, w.width)
+            self.arrays[w] = found
         return found
 
     def _release(self, size: int) -> None:
@@ -86,13 +89,17 @@ class Weight:
     def tile(self, start: int, stop: int) -> Array:
         """Rows ``start:stop`` of the weight flattened to ``[rows, in]``, as the f32 values the format defines, in float64."""
         kept = _KEPT.get(self)
-        return blocks.decode(self.raw[start:stop], self.stored, self.width) if kept is None else kept[start:stop]
+        return blocks.decode(self.raw[start:stop], self.stored, self.width) if kept is None else kept[start:stop].astype(np.float64)
 
-    def tiles(self) -> Iterator[tuple[int, int, Array]]:
-        """Every tile in turn: (start, stop, float64 [stop - start, in]); about a megabyte each."""
+    def spans(self) -> Iterator[tuple[int, int]]:
+        """(start, stop) of tiles of about a megabyte each."""
         rows = max(TILE_VALUES // self.width, MIN_TILE_ROWS)
         for start in range(0, self.row_count, rows):
-            stop = min(start + rows, self.row_count)
+            yield start, min(start + rows, self.row_count)
+
+    def tiles(self) -> Iterator[tuple[int, int, Array]]:
+        """Every tile in turn: (start, stop, float64 [stop - start, in])."""
+        for start, stop in self.spans():
             yield start, stop, self.tile(start, stop)
 
     def array(self) -> Array:

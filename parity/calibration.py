@@ -194,7 +194,7 @@ def markdown(tally: Tally, cases: int) -> str:
         "# Calibration of the tolerances",
         "",
         f"{cases} random small cases (`parity/calibration.py`), {tally.runs} runs of healthy candidates,",
-        f"{len(tally.alarms)} false divergences. Regenerate with `make calibration`. Columns: largest error / tolerance of a stage (local),",
+        f"{len(tally.alarms)} false divergences. Regenerate with `make calibration`. Columns: largest error / tolerance (local),",
         "largest rms z of a row, largest pooled signed statistic against its limit, largest row error / spread in rolled mode (limit 12).",
         "For bf16 the first is 1 by construction: an element is inside its rounding interval or it is not.",
         "",

@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-import os
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -18,9 +16,9 @@ from oracle.tensor import Array, Tensor
 from parity import limits
 from parity.case import Case
 from parity.local import divergence, extent, recorded
-from parity.models import Progress, run
+from parity.models import Progress, open_case_model, run
 from parity.report import Divergence, StageResult
-from parity.threads import one_blas_thread
+from parity.threads import threads_for
 
 if TYPE_CHECKING:
     from dumps import Dump
@@ -44,11 +42,13 @@ class Rolled:
     def compare(self, progress: Progress | None = None) -> None:
         say = progress or (lambda _: None)
         survey = Survey(self.arithmetic)
-        say("rolled: oracle")
-        run(self.case, survey, self._keep)
-        say(f"rolled: {self.members} sampled runs")
-        with one_blas_thread(), ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-            spreads = list(pool.map(lambda seed: self._member(survey, seed), range(self.seed, self.seed + self.members)))
+        spreads = []
+        with threads_for(open_case_model(self.case)):
+            say("rolled: oracle")
+            run(self.case, survey, self._keep)
+            for member in range(self.members):
+                say(f"rolled: sampled run {member + 1} of {self.members}")
+                spreads.append(self._member(survey, self.seed + member))
         for key, (stage, y) in self.exact.items():
             if stage.op.kind != "choice":
                 self._judge(stage, y, np.sqrt(np.mean([s[key] for s in spreads], 0)))

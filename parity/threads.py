@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 SMALL_WIDTH = 1024
 
 
-def one_blas_thread() -> AbstractContextManager[Any]:
-    """For code that runs in parallel itself, and for small models."""
+def _one_blas_thread() -> AbstractContextManager[Any]:
+    """BLAS on one thread while inside."""
     limit: AbstractContextManager[Any] = threadpool_limits(1, user_api="blas")
     return limit
 
 
 def threads_for(model: CaseModel) -> AbstractContextManager[Any]:
     """One thread for a small model, the default for a big one."""
-    return one_blas_thread() if model.embedding.width < SMALL_WIDTH else nullcontext()
+    return _one_blas_thread() if model.embedding.width < SMALL_WIDTH else nullcontext()
