@@ -165,7 +165,7 @@ class Sampled:
         if own is not None:
             y = y + np.asarray(own.independent) * self.rng.standard_normal(y.shape)
             if not is_zero(own.common):
-                shared = self.rng.standard_normal((len(y), *([1] * (y.ndim - 1))))
+                shared = self.rng.standard_normal((*y.shape[:-1], 1))
                 y = y + np.asarray(own.common) * shared
             if not is_zero(own.half):
                 y = y + np.asarray(own.half) * self.rng.uniform(-1, 1, y.shape)

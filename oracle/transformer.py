@@ -15,11 +15,22 @@ Cells = tuple[Tensor, Tensor]
 
 
 def decoder_layer(
-    m: Machine, w: LayerWeights, x: Tensor, past: Cells | None, pos: NDArray[Any], visible: Visible, *, eps: float, rope: Rope, scale: float
+    m: Machine,
+    w: LayerWeights,
+    x: Tensor,
+    past: Cells | None,
+    pos: NDArray[Any],
+    visible: Visible,
+    *,
+    eps: float,
+    rope: Rope,
+    scale: float,
+    gate: str = "none",
 ) -> tuple[Tensor, Cells]:
     """One layer: x [row, dim] -> (x [row, dim], the rows' own (k, v) [cell, head, dim]).
 
     ``past``: keys after norm and rope, and values, of the cells before these rows; ``visible`` covers past and own cells.
+    ``gate``: none, or how the attention output's gate, formed from the same normed input, is activated.
     """
     xn = m.rms_norm("xn", x, w.input_norm, eps=eps)
     q = m.linear("q_raw", xn, w.q, w.q_bias)
@@ -34,6 +45,8 @@ def decoder_layer(
     keys = m.cells("k_cells", *([past[0]] if past else []), k)
     values = m.cells("v_cells", *([past[1]] if past else []), v)
     a = m.attention("attn", q, keys, values, visible=visible, scale=scale)
+    if gate != "none":
+        a = m.gate("attn_gated", a, m.linear("attn_gate", xn, w.attn_gate), kind=gate)
     x = m.add("h_attn", x, m.linear("o", a, w.o, w.o_bias))
     xn = m.rms_norm("xn_mlp", x, w.post_norm, eps=eps)
     act = m.swiglu("mlp_act", m.linear("mlp_gate", xn, w.gate), m.linear("mlp_up", xn, w.up))

@@ -80,9 +80,9 @@ class Native:
         return Tensor(out.reshape(shape), stage.op.axes(*stage.args, **stage.params))
 
 
-def _rms_norm(n: Native, x: Any, w: Weight | None, *, eps: float, offset: float = 0.0) -> NDArray[Any]:
+def _rms_norm(n: Native, x: Any, w: Weight | None, *, eps: float, offset: float = 0.0, groups: int = 1) -> NDArray[Any]:
     rows = np.ascontiguousarray(x.reshape(-1, x.shape[-1]), np.float32)
-    return n.context.rms_norm(rows, None if w is None else n.weight(w), eps, offset)
+    return n.context.rms_norm(rows, None if w is None else n.weight(w), eps, offset, groups)
 
 
 def _linear(n: Native, x: Any, w: Weight, bias: Weight | None = None) -> NDArray[Any]:
@@ -116,6 +116,7 @@ BINDINGS: dict[str, Callable[..., NDArray[Any]]] = {
     "attention": _attention,
     "swiglu": lambda n, gate, up: n.context.swiglu(_flat(gate), _flat(up)),
     "add": lambda n, a, b: n.context.add(_flat(a), _flat(b)),
+    "gate": lambda n, x, g, *, kind: n.context.gate(np.ascontiguousarray(x, np.float32), _flat(g), kind),
     "softcap": lambda n, x, *, scale, cap: n.context.softcap(_flat(x), scale, cap or 0.0),
     "gather": lambda n, table, ids, *, scale=1.0: n.context.gather(n.weight(table), np.ascontiguousarray(ids, np.int32), scale),
     "argmax": _argmax,

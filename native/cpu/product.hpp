@@ -24,7 +24,12 @@ inline Vector load(const float* p) {
   return v;
 }
 
-inline Vector splat(float s) { return Vector{} + s; }
+// Spelled out: `Vector{} + s` would be a real addition, since 0 + s is not s for s = -0.
+#ifdef __AVX__
+inline Vector splat(float s) { return Vector{s, s, s, s, s, s, s, s}; }
+#else
+inline Vector splat(float s) { return Vector{s, s, s, s}; }
+#endif
 
 // acc[i] += sum over k < n of w[i][k] * x[k], x being vectors of activation rows.
 template <int Tile, int Vectors>

@@ -64,8 +64,11 @@ class Dialect:
     embed_scale: float = 1.0
     output_multiplier: float = 1.0
     softcap: float | None = None
+    tap_norm: bool = False
+    ctx_layernorm: bool = False
+    attn_gate: str = "none"
 
-    CHOICES = {"anchor_layout": ("fill_in", "predict_next"), "window_rule": WINDOW_RULES}
+    CHOICES = {"anchor_layout": ("fill_in", "predict_next"), "window_rule": WINDOW_RULES, "attn_gate": ("none", "sigmoid", "softplus")}
 
     def __post_init__(self) -> None:
         for switch, choices in self.CHOICES.items():
@@ -93,8 +96,10 @@ class Dialect:
                     changes["causal"] = (text == "causal",) * len(self.causal)
                 elif key in ("sink", "window"):
                     changes[key] = int(text)
-                elif key in ("anchor_layout", "window_rule"):
+                elif key in self.CHOICES:
                     changes[key] = text
+                elif key in ("tap_norm", "ctx_layernorm"):
+                    changes[key] = {"on": True, "off": False}[text]
                 else:
                     changes[key] = None if text == "none" else float(text)
             except (ValueError, KeyError):

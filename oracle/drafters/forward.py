@@ -80,13 +80,20 @@ def append(m: Machine, w: DrafterWeights, g: Geometry, d: Dialect, context: Cont
     if start < context.length:
         context.truncate(start)
     taps = m.given("taps", features)
+    if d.tap_norm:
+        taps = m.rms_norm("tap_norm", taps, w.tap_norm, eps=d.eps, groups=len(g.tap_ids))
     ctx = m.rms_norm("ctx", m.linear("fc", taps, w.fc), w.hidden_norm, eps=d.eps)
     pos = m.positions(start, len(features.data))
     context.extend([context_cells(m.at(f"L{i}.ctx"), layer, ctx, pos, d) for i, layer in enumerate(w.layers)], pos)
 
 
 def context_cells(m: Machine, w: LayerWeights, ctx: Tensor, pos: NDArray[np.int64], d: Dialect) -> Cells:
-    """Keys and values of committed rows for one layer: ctx [row, dim] -> (k, v) [row, head, dim]. No input norm here."""
+    """Keys and values of committed rows for one layer: ctx [row, dim] -> (k, v) [row, head, dim].
+
+    No input norm, unless the dialect says so.
+    """
+    if d.ctx_layernorm:
+        ctx = m.rms_norm("xn", ctx, w.input_norm, eps=d.eps)
     k = m.linear("k_raw", ctx, w.k, w.k_bias)
     if w.k_norm is not None:
         k = m.rms_norm("k_norm", k, w.k_norm, eps=d.eps)
@@ -125,7 +132,8 @@ def propose(
     for i, layer in enumerate(w.layers):
         rule = d.window_rule if g.sliding[i] else "none"
         visible = Visible(rule, d.causal[i], d.window, pos, cells, len(context.positions))
-        x, _ = decoder_layer(m.at(f"L{i}"), layer, x, context.layer(i), pos, visible, eps=d.eps, rope=d.rope, scale=d.attn_scale)
+        scope, past = m.at(f"L{i}"), context.layer(i)
+        x, _ = decoder_layer(scope, layer, x, past, pos, visible, eps=d.eps, rope=d.rope, scale=d.attn_scale, gate=d.attn_gate)
     hidden = m.rms_norm("final_norm", x, w.norm, eps=d.eps)
     logits = output(m, hidden, head, d.output_multiplier, d.softcap)
     if d.window_rule == "SINK_RING":

@@ -13,7 +13,7 @@ class LayerWeights:
 
     ``q [head, dim, in]``, ``k, v [head, dim, in]`` (kv heads), ``o [dim, in]``, ``gate, up, down [dim, in]``;
     ``input_norm`` before attention, ``post_norm`` before the MLP; q/k norms ``[dim]`` (head width) or None;
-    biases ``[head, dim]`` for q, k, v and ``[dim]`` for o, or None.
+    biases ``[head, dim]`` for q, k, v and ``[dim]`` for o, or None; ``attn_gate [head, in]`` (per head) or ``[dim, in]`` or None.
     """
 
     input_norm: Weight
@@ -31,13 +31,18 @@ class LayerWeights:
     k_bias: Weight | None = None
     v_bias: Weight | None = None
     o_bias: Weight | None = None
+    attn_gate: Weight | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class DrafterWeights:
-    """``fc [dim, in]`` (in = taps * target hidden), ``hidden_norm [dim]``, ``norm [dim]`` (final), and the layers."""
+    """``fc [dim, in]`` (in = taps * target hidden), ``hidden_norm [dim]``, ``norm [dim]`` (final), the layers.
+
+    ``tap_norm [dim]`` (taps * target hidden, one norm per tap side by side) or None.
+    """
 
     fc: Weight
     hidden_norm: Weight
     layers: tuple[LayerWeights, ...]
     norm: Weight
+    tap_norm: Weight | None = None
