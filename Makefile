@@ -31,7 +31,7 @@ native: $(VENV)/.native
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/lint-imports --no-timing > build/lint-imports.txt || { cat build/lint-imports.txt; exit 1; }
+	$(BIN)/lint-imports > build/lint-imports.txt || { cat build/lint-imports.txt; exit 1; }
 
 # The build backend and cmake live in the environment too, so that a changed source is rebuilt without isolation, incrementally.
 $(VENV)/.base: pyproject.toml

@@ -34,7 +34,7 @@ class Kit:
         if not isinstance(w, Weight):
             return self._dot(x, self.cast(w))
         out = np.empty((*x.shape[:-1], w.row_count), self.dtype)
-        for start, stop, tile in w.tiles():
+        for start, stop, tile in w.tiles(x.size // x.shape[-1] if x.size else 1):
             out[..., start:stop] = self._dot(x, self.cast(tile))
         return out
 

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from oracle.artifacts import blocks
 from oracle.tensor import Array, Axes
 
-TILE_VALUES, MIN_TILE_ROWS = 1 << 17, 16
-KEPT_BYTES, KEPT_EACH = 640 << 20, 128 << 20
+# Measured: a few megabytes decode in cache and still feed BLAS well; many rows read a wide input once per tile, so fewer tiles pay.
+TILE_VALUES, WIDE_TILE_VALUES, MANY_ROWS = 1 << 19, 1 << 23, 256
+KEPT_BYTES, KEPT_EACH = 640 << 20, 16 << 20
 
 
 class _Kept:
@@ -91,16 +92,25 @@ class Weight:
         kept = _KEPT.get(self)
         return blocks.decode(self.raw[start:stop], self.stored, self.width) if kept is None else kept[start:stop].astype(np.float64)
 
-    def spans(self) -> Iterator[tuple[int, int]]:
-        """(start, stop) of tiles of about a megabyte each."""
-        rows = max(TILE_VALUES // self.width, MIN_TILE_ROWS)
+    def spans(self, inputs: int = 1) -> Iterator[tuple[int, int]]:
+        """(start, stop) of tiles of a few megabytes each; larger where ``inputs`` rows meet every tile."""
+        rows = max((WIDE_TILE_VALUES if inputs >= MANY_ROWS else TILE_VALUES) // self.width, 1)
         for start in range(0, self.row_count, rows):
             yield start, min(start + rows, self.row_count)
 
-    def tiles(self) -> Iterator[tuple[int, int, Array]]:
-        """Every tile in turn: (start, stop, float64 [stop - start, in])."""
-        for start, stop in self.spans():
-            yield start, stop, self.tile(start, stop)
+    def tiles(self, inputs: int = 1) -> Iterator[tuple[int, int, Array]]:
+        """Every tile in turn: (start, stop, float64 [stop - start, in]), for a product with ``inputs`` rows.
+
+        A tile is overwritten by the next one: fresh pages for each would cost as much as the decoding.
+        """
+        if _KEPT.get(self) is not None:
+            for start, stop in self.spans(inputs):
+                yield start, stop, self.tile(start, stop)
+            return
+        spans = list(self.spans(inputs))
+        buffer = np.empty((spans[0][1], self.width)) if spans else np.empty((0, self.width))
+        for start, stop in spans:
+            yield start, stop, blocks.decode(self.raw[start:stop], self.stored, self.width, buffer[: stop - start])
 
     def array(self) -> Array:
         """The whole weight in float64, in its logical shape. Only for small weights: big ones stream through `tiles`."""

@@ -44,7 +44,7 @@ def noise(A: Arithmetic, y: Array, x: Tensor, w: Weight, bias: Weight | None = N
     a, b = A.energy(w.width)
     spread_in = None if is_zero(x.total) else x.variance().reshape(flat.shape)
     squares, inherited = np.empty((len(flat), w.row_count)), np.empty((len(flat), 0 if spread_in is None else w.row_count))
-    for start, stop, tile in w.tiles():
+    for start, stop, tile in w.tiles(len(flat)):
         square = (tile * tile).T
         squares[:, start:stop] = (flat * flat) @ square
         if spread_in is not None:

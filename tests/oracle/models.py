@@ -31,6 +31,10 @@ SWITCHES: dict[str, dict[str, Any]] = {
     "embed_scale": {"embed_scale": 2.0},
     "output_multiplier": {"output_multiplier": 0.2},
     "softcap": {"softcap": 5.0},
+    "tap_norm": {"tap_norm": True},
+    "ctx_layernorm": {"ctx_layernorm": True},
+    "attn_gate": {"attn_gate": "softplus"},
+    "kind of attn_gate": {"attn_gate": "sigmoid"},
 }
 
 
@@ -53,6 +57,7 @@ class _Seeded:
         parts |= {"q": self.matrix(heads, HEADS, DIM, HIDDEN)} | {n: self.matrix(heads, KV, DIM, HIDDEN) for n in ("k", "v")}
         parts |= {"o": self.matrix(flat, HIDDEN, HEADS * DIM), "down": self.matrix(flat, HIDDEN, INTER)}
         parts |= {n: self.matrix(flat, INTER, HIDDEN) for n in ("gate", "up")}
+        parts |= {"attn_gate": self.matrix(("head", "in"), HEADS, HIDDEN)}
         if head_norms:
             parts |= {n: self.vector(DIM) for n in ("q_norm", "k_norm")}
         if biased:
@@ -64,7 +69,8 @@ def drafter(seed: int = 1, *, biased: bool = False, head_norms: bool = True, **s
     """Layers 0 and 1 slide, layer 2 does not; ``switches`` are fields of the dialect."""
     make = _Seeded(seed)
     layers = tuple(make.layer(biased, head_norms) for _ in range(LAYERS))
-    weights = DrafterWeights(make.matrix(("dim", "in"), HIDDEN, TAPS * HIDDEN), make.vector(HIDDEN), layers, make.vector(HIDDEN))
+    ends = (make.matrix(("dim", "in"), HIDDEN, TAPS * HIDDEN), make.vector(HIDDEN))
+    weights = DrafterWeights(*ends, layers, make.vector(HIDDEN), make.vector(TAPS * HIDDEN))
     sliding = (True, True, False)
     dialect = Dialect("qwen3", 1e-6, Rope(1e4, DIM), DIM**-0.5, causal=(False,) * LAYERS)
     geometry = Geometry(HIDDEN, INTER, LAYERS, HEADS, KV, DIM, VOCAB, BLOCK, MASK, (0, 1), HIDDEN, sliding=sliding)

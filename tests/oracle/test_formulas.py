@@ -47,7 +47,7 @@ def test_linear_is_a_sum_of_products_in_the_axes_of_the_weight(rows, k, heads, d
 def test_linear_streams_a_weight_of_many_tiles():
     rng = np.random.default_rng(1)
     w = Weight.of(rng.standard_normal((700, 3000)), ("dim", "in"), "f32")
-    assert len(list(w.tiles())) > 10
+    assert len(list(w.spans())) >= 4
     x = rng.standard_normal((3, 3000))
     assert close(exact("linear", Tensor(x, ROWS), w).data, x @ w.array().T)
 
