@@ -25,7 +25,9 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("models")
     make_artifact("qwen3", "tiny", "bf16", root / "qwen3", seed=5, **SMALL)
     make_artifact("muse-glimmer", "tiny", "f32", root / "muse", seed=6, **SMALL, window=9)
-    make_artifact("llama", "tiny", "f32", root / "llama", seed=7, hidden=48, intermediate=64, heads=6, kv_heads=2, head_dim=8, vocab=67, layers=2)
+    make_artifact(
+        "llama", "tiny", "f32", root / "llama", seed=7, hidden=48, intermediate=64, heads=6, kv_heads=2, head_dim=8, vocab=67, layers=2
+    )
     return root
 
 
@@ -65,7 +67,9 @@ def dumped(tmp_path: Path) -> Callable[..., Path]:
 def judged(dumped: Callable[..., Path]) -> Callable[..., Report]:
     """Run a NumPy candidate and compare it with the oracle."""
 
-    def judge(case: Case, arithmetic: str = "f32", fault: str | None = None, mode: str = "local", under: str | None = None, **options: object) -> Report:
+    def judge(
+        case: Case, arithmetic: str = "f32", fault: str | None = None, mode: str = "local", under: str | None = None, **options: object
+    ) -> Report:
         from dumps import open_dump
 
         path = dumped(case, arithmetic, fault)

@@ -42,7 +42,11 @@ def test_a_divergence_is_exit_1_and_says_where(parity, models, tmp_path):
     assert status == 1
     assert out.splitlines()[0].startswith("DIVERGENCE first at draft.L1.q_rope, step 1, row 0, heads 2-3")
     found = json.loads(report.read_text())
-    assert found["verdict"] == "divergence" and found["first_divergence"]["extent"]["heads"] == [2, 3] and found["first_divergence"]["layer"] == 1
+    assert (
+        found["verdict"] == "divergence"
+        and found["first_divergence"]["extent"]["heads"] == [2, 3]
+        and found["first_divergence"]["layer"] == 1
+    )
     assert found["geometry"]["window_source"] == "file" and len(found["case"]["identity"]) >= 3
     root = ET.parse(junit).getroot()
     failed = [c for c in root.iter("testcase") if c.find("failure") is not None]
@@ -156,7 +160,9 @@ def test_case_make_show_and_compare_travel(parity, models, tmp_path):
     assert status == 0 and "2 steps" in out
     status, out, _ = parity("case", "show", tmp_path / "case")
     assert status == 0 and json.loads(out)["steps"][0] == {"kind": "append", "at": 0, "rows": 5}
-    status, out, _ = parity("run", "--case", tmp_path / "case", "--candidate", "f32", "--keep", tmp_path / "kept", "--members", 2, "--quiet")
+    status, out, _ = parity(
+        "run", "--case", tmp_path / "case", "--candidate", "f32", "--keep", tmp_path / "kept", "--members", 2, "--quiet"
+    )
     assert status == 0 and out.count("\n") == 1
     status, out, _ = parity("compare", tmp_path / "kept/dump", "--mode", "local")
     assert status == 0 and out.startswith("PARITY")

@@ -82,7 +82,9 @@ def test_bf16_local_sees_a_fault_that_cosine_does_not(judged, drafter):
 
 def test_rolled_mode_alone_finds_what_was_not_recorded(dumped, drafter, tmp_path):
     path = dumped(drafter, "f32", "attention.scale:stage=draft.L0.attn,factor=1.05")
-    hidden = rewrite(path, tmp_path / "sparse", lambda step, stage, a: a if stage.endswith(("final_norm", "logits", "pick", "taps", "embed")) else None)
+    hidden = rewrite(
+        path, tmp_path / "sparse", lambda step, stage, a: a if stage.endswith(("final_norm", "logits", "pick", "taps", "embed")) else None
+    )
     report = compare_dump(drafter, hidden, F32, mode="rolled")
     assert report.verdict == "divergence" and report.first_divergence.mode == "rolled"
     assert report.first_divergence.stage == "draft.final_norm"
@@ -90,11 +92,17 @@ def test_rolled_mode_alone_finds_what_was_not_recorded(dumped, drafter, tmp_path
 
 def test_unrecorded_stages_flow_on_with_their_noise(dumped, drafter, tmp_path):
     path = dumped(drafter, "f32")
-    sparse = rewrite(path, tmp_path / "sparse", lambda step, stage, a: a if stage.endswith(("h_attn", "h_mlp", "ctx", "k_rope", ".v", "logits")) else None)
+    sparse = rewrite(
+        path,
+        tmp_path / "sparse",
+        lambda step, stage, a: a if stage.endswith(("h_attn", "h_mlp", "ctx", "k_rope", ".v", "logits")) else None,
+    )
     report = compare_dump(drafter, sparse, F32, mode="local")
     assert report.verdict == "parity" and len(report.unseen) > 20
     path = dumped(drafter, "f32", "norm.offset:stage=draft.L1.xn", name="bad")
-    sparse = rewrite(path, tmp_path / "worse", lambda step, stage, a: a if stage.endswith(("h_attn", "h_mlp", "ctx", "k_rope", ".v")) else None)
+    sparse = rewrite(
+        path, tmp_path / "worse", lambda step, stage, a: a if stage.endswith(("h_attn", "h_mlp", "ctx", "k_rope", ".v")) else None
+    )
     report = compare_dump(drafter, sparse, F32, mode="local")
     assert report.first_divergence.stage in ("draft.L1.v", "draft.L1.k_rope")
 
@@ -125,7 +133,12 @@ def test_non_finite_values_get_a_coordinate_and_go_no_further(dumped, drafter, t
 
 
 def test_a_stage_of_the_wrong_shape_is_invalid(dumped, drafter, tmp_path):
-    report = compare_dump(drafter, rewrite(dumped(drafter), tmp_path / "short", lambda step, stage, a: a[:-1] if stage == "draft.L1.o" else a), F32, mode="local")
+    report = compare_dump(
+        drafter,
+        rewrite(dumped(drafter), tmp_path / "short", lambda step, stage, a: a[:-1] if stage == "draft.L1.o" else a),
+        F32,
+        mode="local",
+    )
     assert {d.stage for d in report.divergences} == {"draft.L1.o"} and "shape" in report.divergences[0].what
 
 
@@ -176,7 +189,9 @@ def test_truncated_stores_are_not_taken_for_rounding(dumped, drafter):
 
 def test_activation_rounding_is_followed_when_declared_and_found_when_not(dumped, drafter):
     path = dumped(drafter, "f32,use=*.q_raw:bf16+*.mlp_down:bf16")
-    assert compare_dump(drafter, open_dump(path), arithmetics.named("f32,use=*.q_raw:bf16+*.mlp_down:bf16"), mode="both").verdict == "parity"
+    assert (
+        compare_dump(drafter, open_dump(path), arithmetics.named("f32,use=*.q_raw:bf16+*.mlp_down:bf16"), mode="both").verdict == "parity"
+    )
     report = compare_dump(drafter, open_dump(path), F32, mode="local")
     assert {d.stage.rpartition(".")[2] for d in report.divergences} == {"q_raw", "mlp_down"}
 
@@ -194,7 +209,9 @@ def test_a_dump_of_another_case_is_refused(dumped, drafter, tmp_path):
     other = replace(drafter, steps=(append(drafter.steps[0].array, 0), propose([1, 66], 7)))
     with pytest.raises(UsageError, match="not the same run"):
         compare_dump(other, dump, F32)
-    changed = rewrite(dump.path, tmp_path / "identity", lambda s, n, a: a, case=dump.case | {"identity": dict.fromkeys(dump.case["identity"], "0" * 64)})
+    changed = rewrite(
+        dump.path, tmp_path / "identity", lambda s, n, a: a, case=dump.case | {"identity": dict.fromkeys(dump.case["identity"], "0" * 64)}
+    )
     with pytest.raises(UsageError, match="another artifact"):
         compare_dump(drafter, changed, F32)
 
