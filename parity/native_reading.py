@@ -151,6 +151,8 @@ def fused_config(drafter: Drafter) -> dict[str, object]:
         "output_multiplier": d.output_multiplier,
         "softcap": d.softcap or 0.0,
     }
+    switches = {"tap_norm": int(d.tap_norm), "ctx_layernorm": int(d.ctx_layernorm), "attn_gate": d.attn_gate}
+    config |= {key: value for key, value in switches.items() if value not in (0, "none")}
     if d.window_rule != "none":
         config["window"] = d.window
     if d.window_rule == "SINK_RING":
@@ -164,6 +166,8 @@ def fused_weights(drafter: Drafter, embedding: Weight, head: Weight) -> dict[str
 
     w = drafter.weights
     named = {"fc": w.fc, "hidden_norm": w.hidden_norm, "norm": w.norm, "embedding": embedding, "head": head}
+    if drafter.dialect.tap_norm and w.tap_norm is not None:
+        named["tap_norm"] = w.tap_norm
     for i, layer in enumerate(w.layers):
         named |= {f"layers.{i}.{f.name}": getattr(layer, f.name) for f in fields(layer) if getattr(layer, f.name) is not None}
     return {name: bias_vector(weight) if name.endswith("_bias") else stored(weight) for name, weight in named.items()}

@@ -22,6 +22,8 @@ constexpr NamedRule kRules[] = {
     {"SINK_RING", WindowRule::SinkRing},
 };
 
+const char* const kGates[] = {"none", "sigmoid", "softplus"};
+
 // Hands out each key once, so that what is left over is unknown.
 class Keys {
  public:
@@ -93,6 +95,20 @@ void read_rules(Keys& keys, Config& c) {
       fail(DLAB_E_ARG, "sliding: layer %lld does not slide, but SINK_RING evicts the rows it needs", ll(l));
 }
 
+// Switches of some dialects; a configuration may leave them out.
+void read_switches(Keys& keys, Config& c) {
+  if (keys.has("tap_norm")) c.tap_norm = keys.integer("tap_norm", 0, 1) != 0;
+  if (keys.has("ctx_layernorm")) c.ctx_layernorm = keys.integer("ctx_layernorm", 0, 1) != 0;
+  if (!keys.has("attn_gate")) return;
+  const std::string gate = keys.take("attn_gate");
+  for (int i = 0; i < 3; ++i)
+    if (gate == kGates[i]) {
+      c.attn_gate = static_cast<Gate>(i);
+      return;
+    }
+  fail(DLAB_E_ARG, "attn_gate=%s: expected none, sigmoid or softplus", gate.c_str());
+}
+
 std::string list(const std::vector<char>& flags) {
   std::string text;
   for (char flag : flags) text += std::string(text.empty() ? "" : ",") + (flag ? "1" : "0");
@@ -130,6 +146,7 @@ Config Config::parse(const char* text) {
   c.output_multiplier = keys.number("output_multiplier", true);
   c.softcap = keys.number("softcap", false);
   read_rules(keys, c);
+  read_switches(keys, c);
   keys.finish();
   return c;
 }
@@ -168,6 +185,9 @@ std::string Config::text() const {
   line("window_rule", window_rule_name);
   if (window_rule != WindowRule::None) integer("window", window);
   if (evicts()) integer("sink", sink);
+  integer("tap_norm", tap_norm);
+  integer("ctx_layernorm", ctx_layernorm);
+  line("attn_gate", kGates[static_cast<int>(attn_gate)]);
   return text;
 }
 

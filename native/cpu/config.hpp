@@ -7,6 +7,7 @@
 
 namespace dlab {
 
+enum class Gate { None, Sigmoid, Softplus };
 enum class WindowRule { None, Lt, LtLeft, Le, LtContext, Anchor, Ring, SinkRing };
 
 struct Config {
@@ -15,6 +16,8 @@ struct Config {
   int64_t block_size = 0, mask_token_id = 0, n_taps = 0, target_hidden = 0, rope_dim = 0, window = 0, sink = 0;
   double eps = 0, rope_theta = 0, attn_scale = 0, embed_scale = 0, output_multiplier = 0, softcap = 0;
   std::vector<char> causal, sliding;
+  bool tap_norm = false, ctx_layernorm = false;  // a norm per tap; each layer's input norm on the context
+  Gate attn_gate = Gate::None;
   WindowRule window_rule = WindowRule::None;
 
   // Throws Error (DLAB_E_ARG) naming the key.

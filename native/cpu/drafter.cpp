@@ -83,6 +83,23 @@ Values dlab_drafter::normalise(const std::string& stage, const Values& x, int64_
   return y;
 }
 
+Values dlab_drafter::normalise_taps(Rows taps, int64_t row0) {
+  Values y = values(taps.rows, taps.width);
+  const int64_t size = static_cast<int64_t>(weights.tap_norm.size());
+  ops::rms_norm(ctx, taps, weights.tap_norm.data(), size, config.eps, 0.0, config.n_taps, rows_of(y, taps.rows));
+  emit("draft.tap_norm", y.data(), row0, {taps.rows, taps.width});
+  return y;
+}
+
+Values dlab_drafter::gated(const std::string& path, const Values& xn, Values attended, int64_t rows, const Weight& w) {
+  if (config.attn_gate == Gate::None) return attended;
+  const Values logits = project(path + "attn_gate", rows_of(xn, rows), w, {}, 0, 0);
+  Values y(attended.size());
+  ops::gate(ctx, rows_of(attended, rows), rows_of(logits, rows), config.heads, config.attn_gate == Gate::Softplus, rows_of(y, rows));
+  emit(path + "attn_gated", y.data(), 0, {rows, config.heads, config.head_dim});
+  return y;
+}
+
 Values dlab_drafter::rotate(const std::string& stage, const Values& x, int64_t rows, const Values& table, int64_t heads, int64_t row0) {
   Values y(x.size());
   ops::rope(ctx, rows_of(x, rows), table, heads, config.rope_dim, config.rope_style == "interleaved", rows_of(y, rows));
@@ -118,14 +135,17 @@ void dlab_drafter::append(Rows taps, int64_t pos0) {
   std::vector<Cache> fresh(rows ? caches.size() : 0);
   if (rows) {
     emit("draft.taps", taps.data, pos0, {rows, taps.width}, DLAB_F32, taps.stride * 4);
-    const Values features = project("draft.fc", taps, weights.fc, {}, 0, pos0);
+    const Values normed_taps = config.tap_norm ? normalise_taps(taps, pos0) : Values{};
+    const Values features = project("draft.fc", config.tap_norm ? rows_of(normed_taps, rows) : taps, weights.fc, {}, 0, pos0);
     const Values encoded = normalise("draft.ctx", features, rows, weights.hidden_norm, 0, pos0);
     const Values table = rope_table(consecutive(pos0, rows));
     for (size_t l = 0; l < fresh.size(); ++l) {
       const LayerWeights& w = weights.layers[l];
       const std::string path = "draft.L" + std::to_string(l) + ".ctx.";
-      const Values k = project(path + "k_raw", rows_of(encoded, rows), w.k, w.k_bias, config.kv_heads, pos0);
-      fresh[l].v = project(path + "v", rows_of(encoded, rows), w.v, w.v_bias, config.kv_heads, pos0);
+      const Values own = config.ctx_layernorm ? normalise(path + "xn", encoded, rows, w.input_norm, 0, pos0) : Values{};
+      const Rows input = rows_of(config.ctx_layernorm ? own : encoded, rows);
+      const Values k = project(path + "k_raw", input, w.k, w.k_bias, config.kv_heads, pos0);
+      fresh[l].v = project(path + "v", input, w.v, w.v_bias, config.kv_heads, pos0);
       const Values normed = normalise(path + "k_norm", k, rows, w.k_norm, config.kv_heads, pos0);
       fresh[l].k = rotate(path + "k_rope", normed, rows, table, config.kv_heads, pos0);
     }
@@ -196,7 +216,7 @@ void dlab_drafter::layer(int64_t index, Block& block) {
   const Values k_norm = normalise(path + "k_norm", k_raw, rows, w.k_norm, config.kv_heads, 0);
   const Values q = rotate(path + "q_rope", q_norm, rows, block.table, config.heads, 0);
   const Values k = rotate(path + "k_rope", k_norm, rows, block.table, config.kv_heads, 0);
-  const Values attended = attend(index, block, q, k, v);
+  const Values attended = gated(path, xn, attend(index, block, q, k, v), rows, w.attn_gate);
   const Values o = project(path + "o", rows_of(attended, rows), w.o, w.o_bias, 0, 0);
   const Values middle = residual(path + "h_attn", block.hidden, o, rows);
   const Values xn_mlp = normalise(path + "xn_mlp", middle, rows, w.post_norm, 0, 0);

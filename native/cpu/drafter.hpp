@@ -13,11 +13,13 @@ namespace dlab {
 struct LayerWeights {
   std::vector<float> input_norm, post_norm, q_norm, k_norm, q_bias, k_bias, v_bias, o_bias;  // biases: empty for none
   Weight q, k, v, o, gate, up, down;
+  Weight attn_gate;  // one row per head or per channel; no rows for none
 };
 
 struct DrafterWeights {
   Weight fc, embedding, head;
   std::vector<float> hidden_norm, norm;
+  std::vector<float> tap_norm;  // one norm per tap, side by side; empty for none
   std::vector<LayerWeights> layers;
   std::vector<std::unique_ptr<uint8_t[]>> owned;  // copies of matrices that are not borrowed
 
@@ -62,6 +64,8 @@ struct dlab_drafter {
   // One operation each, recorded under its stage path; heads = 0: the stage has no head axis.
   Values project(const std::string& stage, dlab::Rows x, const dlab::Weight& w, const Values& bias, int64_t heads, int64_t row0);
   Values normalise(const std::string& stage, const Values& x, int64_t rows, const Values& w, int64_t heads, int64_t row0);
+  Values normalise_taps(dlab::Rows taps, int64_t row0);
+  Values gated(const std::string& path, const Values& xn, Values attended, int64_t rows, const dlab::Weight& w);
   Values rotate(const std::string& stage, const Values& x, int64_t rows, const Values& table, int64_t heads, int64_t row0);
   Values residual(const std::string& stage, const Values& x, const Values& y, int64_t rows);
   Values rope_table(const std::vector<int64_t>& pos) const;

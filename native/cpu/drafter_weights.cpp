@@ -36,11 +36,22 @@ class Bag {
     return weight;
   }
 
+  // A matrix with one of two numbers of rows.
+  Weight rows(const std::string& name, std::pair<int64_t, int64_t> rows, int64_t width) {
+    const dlab_tensor* tensor = peek(name);
+    return matrix(name, tensor && tensor->shape[0] == rows.second ? rows.second : rows.first, width);
+  }
+
   void finish() const {
     if (!tensors_.empty()) fail(DLAB_E_ARG, "weight '%s' has no place in this configuration", tensors_.begin()->first.c_str());
   }
 
  private:
+  const dlab_tensor* peek(const std::string& name) const {
+    const auto found = tensors_.find(name);
+    return found == tensors_.end() ? nullptr : found->second;
+  }
+
   const dlab_tensor* take(const std::string& name) {
     const auto found = tensors_.find(name);
     if (found == tensors_.end()) fail(DLAB_E_ARG, "weight '%s' is missing", name.c_str());
@@ -74,6 +85,7 @@ DrafterWeights DrafterWeights::take(dlab_ctx& ctx, const Config& c, const dlab_n
   w.head = bag.matrix("head", c.vocab, c.hidden);
   w.hidden_norm = bag.vector("hidden_norm", c.hidden);
   w.norm = bag.vector("norm", c.hidden);
+  if (c.tap_norm) w.tap_norm = bag.vector("tap_norm", c.feature_width());
   for (int64_t l = 0; l < c.layers; ++l) {
     const std::string p = "layers." + std::to_string(l) + ".";
     LayerWeights layer;
@@ -88,6 +100,7 @@ DrafterWeights DrafterWeights::take(dlab_ctx& ctx, const Config& c, const dlab_n
     layer.gate = bag.matrix(p + "gate", c.intermediate, c.hidden);
     layer.up = bag.matrix(p + "up", c.intermediate, c.hidden);
     layer.down = bag.matrix(p + "down", c.hidden, c.intermediate);
+    if (c.attn_gate != Gate::None) layer.attn_gate = bag.rows(p + "attn_gate", {c.heads, c.query_width()}, c.hidden);
     layer.q_bias = bag.optional(p + "q_bias", c.query_width());
     layer.k_bias = bag.optional(p + "k_bias", c.cell_width());
     layer.v_bias = bag.optional(p + "v_bias", c.cell_width());
@@ -97,8 +110,10 @@ DrafterWeights DrafterWeights::take(dlab_ctx& ctx, const Config& c, const dlab_n
   bag.finish();
   if (borrow) return w;
   for (Weight* matrix : {&w.fc, &w.embedding, &w.head}) own(*matrix, w.owned);
-  for (LayerWeights& layer : w.layers)
+  for (LayerWeights& layer : w.layers) {
     for (Weight* matrix : {&layer.q, &layer.k, &layer.v, &layer.o, &layer.gate, &layer.up, &layer.down}) own(*matrix, w.owned);
+    if (layer.attn_gate.rows) own(layer.attn_gate, w.owned);
+  }
   return w;
 }
 

@@ -43,10 +43,10 @@ GEOMETRY: dict[str, Any] = {
 
 
 def small_config(**changes: Any) -> dict[str, Any]:
-    return GEOMETRY | {key.replace("rope_", "rope."): value for key, value in changes.items()}
+    return GEOMETRY | {key.replace("rope_", "rope.", 1) if key.startswith("rope_") else key: value for key, value in changes.items()}
 
 
-def small_weights(biases: bool = False, matrices: tuple[str, ...] = ("q4_k", "bf16", "q6_k", "f32"), seed: int = 0) -> dict[str, Stored]:
+def small_weights(biases: bool = False, config: dict[str, Any] | None = None, matrices: tuple[str, ...] = ("q4_k", "bf16", "q6_k", "f32"), seed: int = 0) -> dict[str, Stored]:
     """Random weights by role, the matrices in turn in the given formats, scaled so that activations stay near one."""
     g = GEOMETRY
     made: dict[str, Stored] = {}
@@ -64,6 +64,9 @@ def small_weights(biases: bool = False, matrices: tuple[str, ...] = ("q4_k", "bf
     matrix("head", g["vocab"], g["hidden"])
     vector("hidden_norm", g["hidden"], 1.0)
     vector("norm", g["hidden"], 1.0)
+    switches = config or {}
+    if switches.get("tap_norm"):
+        vector("tap_norm", g["n_taps"] * g["target_hidden"], 1.0)
     for layer in range(g["layers"]):
         p = f"layers.{layer}."
         for role, rows in (("q", queries), ("k", cells), ("v", cells), ("o", g["hidden"])):
@@ -72,6 +75,8 @@ def small_weights(biases: bool = False, matrices: tuple[str, ...] = ("q4_k", "bf
                 vector(f"{p}{role}_bias", rows, 0.0)
         for role in ("gate", "up", "down"):
             matrix(p + role, g["intermediate"], g["hidden"])
+        if switches.get("attn_gate", "none") != "none":
+            matrix(p + "attn_gate", g["heads"] if switches["attn_gate"] == "softplus" else queries, g["hidden"])
         vector(p + "input_norm", g["hidden"], 1.0)
         vector(p + "post_norm", g["hidden"], 1.0)
         vector(p + "q_norm", g["head_dim"], 1.0)
@@ -115,11 +120,15 @@ class Composed:
         held = [i for i, p in enumerate(self.positions) if p < start]
         pos = np.arange(start, start + len(taps))
         self.stage("draft.taps", taps, start)
+        if self.c.get("tap_norm"):
+            normed = self.ctx.rms_norm(taps, self.w["tap_norm"], self.c["eps"], groups=self.c["n_taps"])
+            taps = self.stage("draft.tap_norm", normed, start)
         encoded = self.norm("draft.ctx", self.project("draft.fc", taps, "fc", None, start), "hidden_norm", start)
         for layer in range(self.c["layers"]):
             path, roles = f"draft.L{layer}.ctx.", f"layers.{layer}."
-            k = self.project(path + "k_raw", encoded, roles + "k", "kv_heads", start)
-            v = self.project(path + "v", encoded, roles + "v", "kv_heads", start)
+            rows = self.norm(path + "xn", encoded, roles + "input_norm", start) if self.c.get("ctx_layernorm") else encoded
+            k = self.project(path + "k_raw", rows, roles + "k", "kv_heads", start)
+            v = self.project(path + "v", rows, roles + "v", "kv_heads", start)
             k = self.rope(path + "k_rope", self.norm(path + "k_norm", k, roles + "k_norm", start), pos, start)
             old_k, old_v = self.cells[layer]
             self.cells[layer] = np.concatenate([old_k[held], k]), np.concatenate([old_v[held], v])
@@ -143,7 +152,12 @@ class Composed:
         v = self.project(path + "v", xn, roles + "v", "kv_heads")
         q = self.rope(path + "q_rope", self.norm(path + "q_norm", q, roles + "q_norm"), pos)
         k = self.rope(path + "k_rope", self.norm(path + "k_norm", k, roles + "k_norm"), pos)
-        o = self.project(path + "o", self.attend(layer, q, k, v, pos), roles + "o", None)
+        attended = self.attend(layer, q, k, v, pos)
+        kind = self.c.get("attn_gate", "none")
+        if kind != "none":
+            logits = self.project(path + "attn_gate", xn, roles + "attn_gate", None)
+            attended = self.stage(path + "attn_gated", self.ctx.gate(attended, logits, kind))
+        o = self.project(path + "o", attended, roles + "o", None)
         x = self.stage(path + "h_attn", self.ctx.add(x, o))
         xn = self.norm(path + "xn_mlp", x, roles + "post_norm")
         gate = self.project(path + "mlp_gate", xn, roles + "gate", None)

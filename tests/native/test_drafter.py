@@ -29,6 +29,11 @@ DIALECTS: dict[str, dict[str, Any]] = {
     "SINK_RING": {"window_rule": "SINK_RING", "window": 4, "sink": 2},
     "SINK_RING without sinks": {"window_rule": "SINK_RING", "window": 4, "sink": 0},
     "partial interleaved rope": {"rope_dim": 32, "rope_style": "interleaved", "rope_theta": 1e4},
+    "a norm per tap": {"tap_norm": 1},
+    "input norm on the context": {"ctx_layernorm": 1},
+    "gate per head": {"attn_gate": "softplus"},
+    "gate per channel": {"attn_gate": "sigmoid"},
+    "all the norms and gates": {"tap_norm": 1, "ctx_layernorm": 1, "attn_gate": "softplus", "causal": [True, True]},
     "scales and cap": {"embed_scale": 16.0, "output_multiplier": 0.196, "softcap": 20.0, "attn_scale": 0.3, "eps": 1e-6},
 }
 
@@ -52,7 +57,7 @@ def same_stages(got: Stages, want: Stages) -> None:
 
 def compare_rounds(ctx: Context, config: dict[str, Any], biases: bool) -> None:
     """Three rounds of appends (one of them an overwrite) and proposals of different widths, all stages of each compared."""
-    weights = small_weights(biases)
+    weights = small_weights(biases, config)
     dumped: Stages = {}
     ctx.on_dump(lambda stage, row0, array, dtype: dumped.__setitem__((stage, row0), array))
     try:
@@ -96,7 +101,8 @@ def test_the_dialects_differ(ctx: Context) -> None:
     """Otherwise the comparison above would prove nothing about them."""
     seen: dict[bytes, str] = {}
     for name, changes in DIALECTS.items():
-        with ctx.drafter(small_config(**changes), small_weights()) as drafter:
+        config = small_config(**changes)
+        with ctx.drafter(config, small_weights(config=config)) as drafter:
             drafter.append(taps(7), 0)
             drafter.propose(block(8), 7)
             drafter.append(taps(5, 1), 7)

@@ -67,11 +67,20 @@ def test_weights_must_be_exactly_those_of_the_configuration(ctx: Context) -> Non
         assert f"{role} is F32 [3" in refusal(ctx, small_config(), weights | {role: wrong})
 
 
+def test_switches_bring_their_weights_and_take_only_their_values(ctx: Context) -> None:
+    assert "weight 'tap_norm' is missing" in refusal(ctx, small_config(tap_norm=1), small_weights())
+    assert "weight 'layers.0.attn_gate' is missing" in refusal(ctx, small_config(attn_gate="softplus"), small_weights())
+    gated = small_weights(config={"attn_gate": "softplus"})
+    assert "weight 'layers.0.attn_gate' has no place" in refusal(ctx, small_config(), gated)
+    assert "attn_gate=tanh" in refusal(ctx, small_config(attn_gate="tanh"), small_weights())
+    assert "tap_norm=2" in refusal(ctx, small_config(tap_norm=2), small_weights())
+
+
 def test_describe_states_every_key_in_force(ctx: Context) -> None:
     config = small_config(window_rule="SINK_RING", window=2048, sink=64, eps=1e-6)
     with ctx.drafter(config, small_weights()) as drafter:
         described = drafter.describe()
-    assert set(described) == set(config)
+    assert set(described) == set(config) | {"tap_norm", "ctx_layernorm", "attn_gate"}
     assert float(described["eps"]) == 1e-6
     assert (described["window"], described["sink"], described["sliding"]) == ("2048", "64", "1,1")
 
