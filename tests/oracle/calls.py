@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from oracle.arithmetic import Arithmetic
+from oracle.kit import EXACT
 from oracle.ops import OPS
 from oracle.ops.base import Where
 from oracle.readings import Noise, Reading, Rounded, Stage
@@ -146,6 +147,34 @@ def softcap_call(kind: str, rng: np.random.Generator) -> Stage:
     return stage("softcap", Tensor(data(kind, (16, 256), rng), ROWS), scale=float(np.float32(0.3)), cap=cap)
 
 
+def router_call(name: str, kind: str, rng: np.random.Generator) -> Stage:
+    return stage(name, Tensor(data(kind, (16, 64), rng), ("row", "expert")))
+
+
+def scores(kind: str, rng: np.random.Generator, rows: int = 64, experts: int = 32) -> Tensor:
+    """Router scores in (0, 1]; massive data saturate."""
+    return Tensor(f32(OPS["sigmoid"].formula(EXACT, data(kind, (rows, experts), rng))), ("row", "expert"))
+
+
+def chosen(given: Tensor, k: int) -> Tensor:
+    return Tensor(OPS["select"].formula(EXACT, given.data, None, k=k), ("row", "rank"))
+
+
+def expert_weights_call(kind: str, rng: np.random.Generator) -> Stage:
+    given = scores(kind, rng)
+    return stage("expert_weights", given, chosen(given, 8), scale=2.5)
+
+
+def expert_linear_call(kind: str, rng: np.random.Generator) -> Stage:
+    experts = tuple(weight(kind, (32, 256), ("dim", "in"), rng) for _ in range(6))
+    return stage("expert_linear", Tensor(data(kind, (16, 256), rng), ROWS), chosen(scores("gaussian", rng, 16, 6), 3), experts)
+
+
+def expert_sum_call(kind: str, rng: np.random.Generator) -> Stage:
+    made = np.swapaxes(data(kind, (16, 128, 8), rng), 1, 2)
+    return stage("expert_sum", Tensor(made, ("row", "rank", "dim")), Tensor(f32(rng.uniform(0.05, 0.6, (16, 8))), ("row", "rank")))
+
+
 CALLS: dict[str, Callable[[str, np.random.Generator], Stage]] = {
     "linear": linear_call,
     "rms_norm": norm_call,
@@ -154,4 +183,9 @@ CALLS: dict[str, Callable[[str, np.random.Generator], Stage]] = {
     "swiglu": lambda kind, rng: pair_call("swiglu", kind, rng, 3.0),
     "add": lambda kind, rng: pair_call("add", kind, rng),
     "softcap": softcap_call,
+    "sigmoid": lambda kind, rng: router_call("sigmoid", kind, rng),
+    "softmax": lambda kind, rng: router_call("softmax", kind, rng),
+    "expert_weights": expert_weights_call,
+    "expert_linear": expert_linear_call,
+    "expert_sum": expert_sum_call,
 }
