@@ -14,7 +14,7 @@ from oracle.drafters.dialect import Dialect, Geometry
 from oracle.drafters.weights import DrafterWeights
 from oracle.readings import Exact, Reading
 from oracle.tape import Machine, Tape, passing
-from oracle.targets import llama
+from oracle.targets import module
 from oracle.targets.weights import TargetGeometry, TargetWeights
 from oracle.tensor import Array
 from oracle.weights import Weight
@@ -91,7 +91,7 @@ class WindowResult:
     logits: Array
     features: Array
     pick: Array
-    state: llama.State
+    state: Any
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,19 +110,30 @@ class Target:
     def head(self) -> Weight:
         return self.weights.head
 
+    def new_state(self) -> Any:
+        """The state before the first token; it has ``length`` and ``keep(n)``, the state after its first n tokens."""
+        return module(self.geometry.family).State()
+
     def window(
         self,
         token_ids: Sequence[int] | Any,
-        state: llama.State | None = None,
+        state: Any = None,
         taps: Sequence[int] = (),
         tape: Tape | None = None,
         reading: Reading | None = None,
         step: int = 0,
     ) -> WindowResult:
-        """Process tokens [row] after ``state`` (never mutated); ``taps``: zero-based layers whose outputs become features."""
+        """Process tokens [row] after ``state`` (never mutated); ``taps``: zero-based layers whose outputs become features.
+
+        Raises ValueError for ids the model cannot embed and for taps that are not distinct layers.
+        """
         ids = np.asarray(token_ids, np.int64)
+        layers = self.geometry.layers
+        if len(set(taps)) != len(taps) or any(not 0 <= t < layers for t in taps):
+            raise ValueError(f"taps {list(taps)}: expected distinct layers from 0 to {layers - 1}, the last of this target")
         m = Machine(reading or Exact(), passing if tape is None else tape, step=step).at("target")
-        out = llama.window(m, self.weights, self.geometry, ids, state or llama.State(), taps)
+        window = module(self.geometry.family).window
+        out = window(m, self.weights, self.geometry, ids, self.new_state() if state is None else state, taps)
         features = np.concatenate([t.data for t in out.taps], 1) if out.taps else np.empty((len(ids), 0))
         return WindowResult(out.logits.data, features, out.pick.data, out.state)
 

@@ -12,7 +12,6 @@ import numpy as np
 from oracle.models import Drafter, DrafterContext, Target, open_drafter, open_target
 from oracle.readings import Reading, Shapes
 from oracle.tape import Record, Tape
-from oracle.targets.llama import State
 from oracle.weights import Weight
 from parity.case import Case, Step
 from parity.errors import UsageError
@@ -95,7 +94,7 @@ class Run:
     def __init__(self, case: Case, model: CaseModel, reading: Reading, tape: Tape) -> None:
         self.case, self.model, self.reading, self.tape = case, model, reading, tape
         self.context: DrafterContext | None = model.drafter.new_context(reading, tape) if model.drafter else None
-        self.state = State()
+        self.state: Any = model.target.new_state() if model.target else None
 
     def steps(self) -> Iterator[tuple[int, Any]]:
         """Run the steps in order, yielding (index, what the step returned)."""

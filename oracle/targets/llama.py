@@ -3,39 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from oracle.recipes import Visible
 from oracle.tape import Machine
+from oracle.targets.state import Output, State, extended
 from oracle.targets.weights import TargetGeometry, TargetWeights
-from oracle.tensor import Tensor, concatenate
+from oracle.tensor import Tensor
 from oracle.transformer import Cells, decoder_layer
 
-
-@dataclass(frozen=True)
-class State:
-    """Keys and values of the processed tokens, per layer; immutable. ``keep(n)``: the state after the first n tokens."""
-
-    layers: tuple[Cells, ...] = ()
-    length: int = 0
-
-    def keep(self, n: int) -> State:
-        if not 0 <= n <= self.length:
-            raise ValueError(f"a state of {self.length} rows cannot keep {n}")
-        return State(tuple((k.rows(0, n), v.rows(0, n)) for k, v in self.layers), n)
-
-
-@dataclass(frozen=True)
-class Output:
-    """``logits [row, vocab]``, ``pick [row]``, ``taps``: the residual after each asked layer [row, dim], and the new state."""
-
-    logits: Tensor
-    pick: Tensor
-    taps: tuple[Tensor, ...]
-    state: State = field(repr=False)
+__all__ = ["Output", "State", "window"]
 
 
 def window(m: Machine, w: TargetWeights, g: TargetGeometry, ids: NDArray[np.int64], state: State, taps: Sequence[int] = ()) -> Output:
@@ -47,9 +26,9 @@ def window(m: Machine, w: TargetWeights, g: TargetGeometry, ids: NDArray[np.int6
     layers: list[Cells] = []
     tapped: dict[int, Tensor] = {}
     for i, layer in enumerate(w.layers):
-        past = state.layers[i] if state.length else None
+        past = state.past(i)
         x, own = decoder_layer(m.at(f"L{i}"), layer, x, past, pos, visible, eps=g.eps, rope=g.rope, scale=g.attn_scale)
-        layers.append((concatenate([past[0], own[0]]), concatenate([past[1], own[1]])) if past else own)
+        layers.append(extended(past, own))
         if i in taps:
             tapped[i] = x
     hidden = m.rms_norm("final_norm", x, w.norm, eps=g.eps)
