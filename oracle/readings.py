@@ -122,6 +122,12 @@ class OwnNoise:
     common: NDArray[np.float32] | float
     half: NDArray[np.float32] | float
 
+    def mean_square(self, shape: tuple[int, ...]) -> Array:
+        """Expected mean square of each row's own error, float64 [row]."""
+        total = np.square(self.independent) + np.square(self.common) + np.square(self.half) / 3
+        rows = np.broadcast_to(np.asarray(total, np.float64), shape).reshape(shape[0] if shape else 1, -1)
+        return rows.mean(-1) if rows.size else np.zeros(len(rows))
+
 
 def _own_noise(v: Variance, half: Array | float) -> OwnNoise:
     """The drawing recipe of a stage from its variance split."""

@@ -165,6 +165,4 @@ def _common_mode(stage: Stage, y: Tensor, error: Array, sigma: Array, coarse: bo
     with np.errstate(divide="ignore", invalid="ignore"):
         signed = np.where(sigma > 0, error / sigma, 0.0) * np.sign(y.data)
     per_row = np.clip(signed, -10, 10).reshape(rows, -1)[distinct].mean(-1)
-    common = 0.0 if coarse else limits.ROWS[stage.op.kind][2]
-    spread = np.sqrt((common + 1 / flat.shape[1]) / len(distinct))
-    return float(abs(per_row.mean()) / spread / limits.COMMON_MODE)
+    return float(abs(per_row.mean()) / limits.pooled(stage.op.kind, coarse, flat.shape[1], len(distinct)))

@@ -62,7 +62,7 @@ def headline(report: Report) -> str:
 def facts(report: Report) -> list[str]:
     """The effective geometry and what else travels with every result."""
     g, c = report.geometry, report.candidate
-    window = f"window {g['window']} ({g.get('window_source', 'file')})" if g.get("window") else "no window"
+    window = f"window {g['window']} (window_source: {g.get('window_source', 'file')})" if g.get("window") else "no window"
     sink = f", sink {g['sink']}" if g.get("sink") else ""
     rule = f", rule {g['dialect']['window_rule']}" if isinstance(g.get("dialect"), dict) else ""
     sizes = f"{g['layers']} layers, hidden {g['hidden']}, heads {g['heads']}/{g['kv_heads']} of {g['head_dim']}, {window}{sink}{rule}"

@@ -46,7 +46,9 @@ def small_config(**changes: Any) -> dict[str, Any]:
     return GEOMETRY | {key.replace("rope_", "rope.", 1) if key.startswith("rope_") else key: value for key, value in changes.items()}
 
 
-def small_weights(biases: bool = False, config: dict[str, Any] | None = None, matrices: tuple[str, ...] = ("q4_k", "bf16", "q6_k", "f32"), seed: int = 0) -> dict[str, Stored]:
+def small_weights(
+    biases: bool = False, config: dict[str, Any] | None = None, matrices: tuple[str, ...] = ("q4_k", "bf16", "q6_k", "f32"), seed: int = 0
+) -> dict[str, Stored]:
     """Random weights by role, the matrices in turn in the given formats, scaled so that activations stay near one."""
     g = GEOMETRY
     made: dict[str, Stored] = {}

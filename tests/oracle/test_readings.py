@@ -282,8 +282,8 @@ def test_a_machine_names_stages_by_their_scope_and_knows_its_operations():
     m.add("h", m.given("x", m.lift([[1.0]], ROWS)), m.lift([[2.0]], ROWS))
     assert list(tape) == ["draft.L0.x", "draft.L0.h"]
     assert m.positions(5, 3).tolist() == [5, 6, 7]
-    with pytest.raises(AttributeError, match="no operation 'softmax'; operations: rms_norm, linear"):
-        _ = m.softmax
+    with pytest.raises(AttributeError, match="no operation 'telepathy'; operations: rms_norm, linear"):
+        _ = m.telepathy
 
 
 def test_a_tape_decides_with_what_the_forward_goes_on():

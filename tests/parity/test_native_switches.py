@@ -36,7 +36,9 @@ def switched(drafter: Case):
         tap_norm = Weight.of(1 + 0.3 * rng.standard_normal(len(g.tap_ids) * g.target_hidden), ("dim",), "f32")
         weights = replace(base.drafter.weights, layers=layers, tap_norm=tap_norm)
         changed = Drafter(g, replace(base.drafter.dialect, **switches), weights, base.drafter.identity)
-        case = replace(drafter, name=str(switches), steps=(*drafter.steps[:1], append(drafter.steps[1].array, 7), propose([1, 66, 66, 66], 11)))
+        case = replace(
+            drafter, name=str(switches), steps=(*drafter.steps[:1], append(drafter.steps[1].array, 7), propose([1, 66, 66, 66], 11))
+        )
         monkey = replace(case, model=case.model / ".")
         key = (str(monkey.model), str(monkey.borrowed), monkey.role, monkey.family, ())
         opened._CACHE[key] = replace(base, drafter=changed)
