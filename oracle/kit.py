@@ -59,6 +59,12 @@ class Kit:
             total = total + x[..., i, None] * w[:, i]
         return np.asarray(total)
 
+    def inner(self, x: Values, y: Values) -> Values:
+        """``Σ x y`` along the last axis, broadcast over the others, in the kit's order: products are rounded unless the sum is double."""
+        if summation.parse(self.order)[0] == "f64":
+            return np.asarray((x.astype(np.float64) * y).sum(-1).astype(self.dtype))
+        return self.sum(x * y)
+
     def sum(self, x: Values, order: str | None = None) -> Values:
         """Sum along the last axis in the kit's order."""
         return summation.total(self.cast(x), order or self.order)

@@ -50,13 +50,13 @@ def noise(A: Arithmetic, y: Array, x: Tensor, w: Weight, bias: Weight | None = N
         if spread_in is not None:
             inherited[:, start:stop] = spread_in @ square
     sums = y if bias is None else y - bias.array()
-    own = A.w3 * (a * sums**2 + b * squares.reshape(y.shape)) + w.width * _SUBNORMAL + _narrowing(A.order, sums)
+    own = A.w3 * (a * sums**2 + b * squares.reshape(y.shape)) + w.width * _SUBNORMAL + narrowing(A.order, sums)
     if bias is not None:
         own = own + A.w3 * y**2
     return Variance(0.0 if spread_in is None else inherited.reshape(y.shape), own)
 
 
-def _narrowing(order: str, sums: Array) -> Array | float:
+def narrowing(order: str, sums: Array) -> Array | float:
     """A sum kept in double is rounded to float32 once; in the other orders the last addition is that rounding."""
     return np.square(F32.ulp(sums)) / 12 if summation.parse(order)[0] == "f64" else 0.0
 
@@ -82,7 +82,7 @@ def rejudge(A: Arithmetic, order: str, y: Array, where: Where, x: Tensor, w: Wei
     if not A.fma and summation.parse(order)[0] != "f64":
         energy = energy + np.square(products).sum(-1)
     energy = energy + (at**2 if bias is not None else 0.0)
-    return np.asarray(A.w3 * energy + w.width * _SUBNORMAL + _narrowing(order, products.sum(-1)))
+    return np.asarray(A.w3 * energy + w.width * _SUBNORMAL + narrowing(order, products.sum(-1)))
 
 
 def coherent(A: Arithmetic, y: Array, where: Where, x: Tensor, w: Weight, **_: Any) -> tuple[Array, Array]:

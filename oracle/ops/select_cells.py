@@ -1,0 +1,42 @@
+"""select_cells: the cells a row attends to: those of its best complete blocks, and the incomplete tail up to itself.
+
+The ``budget / ratio`` complete blocks of highest score are taken, ties going to the lowest index (exact ties are common: relu
+makes exact zeros). Source: `specs/qwen38-flash-next.md` 1.7 steps 5 and 6.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from oracle.kit import Kit, Values
+from oracle.ops.base import Axes, Operation, Tensor
+from oracle.ops.index_scores import complete
+from oracle.ops.select import largest
+
+
+def axes(scores: Tensor, pos: Any, cells: int, *, ratio: int, budget: int) -> Axes:
+    return ("row", "cell")
+
+
+def shape(scores: Tensor, pos: Any, cells: int, *, ratio: int, budget: int) -> tuple[int, ...]:
+    return (scores.data.shape[0], cells)
+
+
+def formula(F: Kit, scores: Values, pos: Any, cells: int, *, ratio: int, budget: int) -> Values:
+    """scores [row, block], pos int64 [row], the number of cells -> [row, cell], 1 where the row attends, else 0."""
+    pos = np.asarray(pos, np.int64)
+    blocks = scores.shape[1]
+    open_blocks = complete(pos, blocks, ratio)
+    taken = np.zeros(scores.shape, bool)
+    best = largest(np.where(open_blocks, scores, -np.inf), min(budget // ratio, blocks))
+    np.put_along_axis(taken, best, True, -1)
+    at = np.arange(cells)
+    chosen = np.zeros((len(pos), cells), bool)
+    chosen[:, : blocks * ratio] = np.repeat(taken & open_blocks, ratio, 1)
+    tail = (at >= ((pos + 1) // ratio * ratio)[:, None]) & (at <= pos[:, None])
+    return np.asarray((chosen | tail).astype(F.dtype))
+
+
+select_cells = Operation("select_cells", "choice", axes, shape, formula)
