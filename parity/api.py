@@ -10,7 +10,7 @@ from oracle import arithmetic as arithmetics
 from parity import candidates, render
 from parity.candidates import open_writer
 from parity.case import Case, load
-from parity.compare import compare_dump
+from parity.comparing import compare_dump
 from parity.errors import UsageError
 from parity.flow import run_callable, run_candidate
 from parity.making import drafter_case, target_case

@@ -20,7 +20,7 @@ import numpy as np
 
 from parity import candidates
 from parity.case import Case
-from parity.compare import compare_dump
+from parity.comparing import compare_dump
 from parity.making import drafter_case, target_case
 from parity.report import Report
 

@@ -11,7 +11,7 @@ from typing import Any
 from oracle.arithmetic import Arithmetic
 from parity import candidates
 from parity.case import Case
-from parity.compare import compare_dump
+from parity.comparing import compare_dump
 from parity.models import Progress
 from parity.report import Report
 from parity.worker import run_worker

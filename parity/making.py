@@ -22,8 +22,8 @@ def is_target(family: str) -> bool:
 
 
 def drafter_case(
-    model: Path,
-    borrowed: Path,
+    model: str | Path,
+    borrowed: str | Path,
     *,
     family: str | None = None,
     dialect: dict[str, str] | None = None,
@@ -39,6 +39,7 @@ def drafter_case(
     A round commits ``accept + 1`` rows (the anchor and the accepted drafts) and proposes again. Features are the taps of the
     borrowed model when that is a whole target of the right width, else seeded with a few massive channels.
     """
+    model, borrowed = Path(model), Path(borrowed)
     drafter = open_drafter(model, dialect or {}, family)
     g = drafter.geometry
     rows = block or g.block_size
@@ -95,9 +96,15 @@ def _whole_target(drafter: Drafter, borrowed: Path) -> Target | None:
 
 
 def target_case(
-    model: Path, *, prefill: Sequence[int] | int = DEFAULT_CONTEXT, block: Sequence[int] | int = 16, seed: int = 0, name: str | None = None
+    model: str | Path,
+    *,
+    prefill: Sequence[int] | int = DEFAULT_CONTEXT,
+    block: Sequence[int] | int = 16,
+    seed: int = 0,
+    name: str | None = None,
 ) -> Case:
     """A target's case: ``prefill`` tokens (ids, or how many seeded ones), then a verify window of ``block`` tokens after them."""
+    model = Path(model)
     target = open_target(model)
     rng = np.random.default_rng(seed)
 

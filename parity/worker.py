@@ -42,9 +42,9 @@ def main(argv: list[str]) -> int:
     except Exception as e:
         if type(e).__name__ != "NativeError":
             raise
-        # A library that is not loaded is bad input; one that fails in a call is a finding about the candidate.
+        # A library that is refused, or says that it cannot do this, is bad input; one that fails in a call is a finding about it.
         print(PREFIX + str(e), file=sys.stderr)
-        return 2 if getattr(e, "status", "") == "LOAD" else 4
+        return 2 if getattr(e, "status", "") in ("LOAD", "UNSUPPORTED", "NO_DEVICE") else 4
     return 0
 
 
@@ -93,7 +93,7 @@ def _raise(status: int, stderr: str, out: Path) -> None:
             if line.startswith(PREFIX):
                 raise UsageError(line.removeprefix(PREFIX))
     name = f"signal {-status} ({signal.Signals(-status).name})" if status < 0 else f"exit status {status}"
-    lines = [line for line in stderr.strip().splitlines() if line.strip()]
+    lines = [line.removeprefix(PREFIX) for line in stderr.strip().splitlines() if line.strip()]
     tail = f": {lines[-1][:200]}" if lines else ""
     raise CandidateError(f"the candidate died with {name}{_last_stage(out)}{tail}", None, stderr[-2000:])
 

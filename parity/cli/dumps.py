@@ -31,7 +31,7 @@ def compare(
     from dumps import open_dump
     from oracle import arithmetic as arithmetics
     from parity.case import load
-    from parity.compare import compare_dump
+    from parity.comparing import compare_dump
     from parity.errors import UsageError
 
     judged = arithmetics.named(arithmetic or "f32")

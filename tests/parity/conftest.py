@@ -12,7 +12,7 @@ from oracle.artifacts import make_artifact
 from oracle.faults import parse as parse_fault
 from oracle.readings import Exact, Faulty, Reading, Rounded
 from parity.case import Case
-from parity.compare import compare_dump
+from parity.comparing import compare_dump
 from parity.making import drafter_case, target_case
 from parity.recording import record
 from parity.report import Report

@@ -116,7 +116,7 @@ def test_flipped_bytes_of_a_case_are_refused_or_read_never_worse(saved, tmp_path
 def test_a_default_window_is_loud_and_in_every_report(tmp_path, caplog, dumped):
     from dumps import open_dump
     from oracle.arithmetic import named
-    from parity.compare import compare_dump
+    from parity.comparing import compare_dump
 
     made = make_artifact("muse-glimmer", "tiny", "f32", tmp_path / "muse", seed=8, **SMALL, window=None)
     with caplog.at_level(logging.WARNING):

@@ -13,7 +13,7 @@ from oracle import arithmetic as arithmetics
 from oracle.faults import parse as parse_fault
 from oracle.readings import Faulty, Rounded
 from parity.case import append, propose
-from parity.compare import compare_dump
+from parity.comparing import compare_dump
 from parity.errors import UsageError
 
 ARITHMETICS = ("f32", "f32-sequential", "f32-pairwise", "f32-blocked", "bf16", "f16")

@@ -12,7 +12,7 @@ from oracle.weights import Weight
 from parity import models as opened
 from parity.candidates import execute, parse
 from parity.case import Case, append, propose
-from parity.compare import compare_dump
+from parity.comparing import compare_dump
 
 SWITCHES = {
     "tap norm": {"tap_norm": True},
