@@ -27,7 +27,8 @@ class Geometry:
     """The sizes of one drafter checkpoint. ``tap_ids``: zero-based target layers whose *output* is tapped.
 
     ``window`` is None when no layer slides; ``window_source`` says where it came from: ``file``, ``default``,
-    ``dialect`` or ``none``. ``sliding[l]`` tells whether layer l is a sliding layer.
+    ``dialect`` or ``none``. ``sliding[l]`` tells whether layer l is a sliding layer. DFlash 2 and DSpark parts have size 0 where
+    there are none; ``draft_vocab`` is None where the drafter proposes ids of the whole vocabulary.
     """
 
     hidden: int
@@ -46,6 +47,12 @@ class Geometry:
     window: int | None = None
     window_source: str = "none"
     context_length: int | None = None
+    conv_kernel: int = 0
+    conv_group: int = 0
+    selector_rank: int = 0
+    selector_top_k: int = 0
+    markov_rank: int = 0
+    draft_vocab: int | None = None
 
 
 @dataclass(frozen=True)
@@ -67,8 +74,13 @@ class Dialect:
     tap_norm: bool = False
     ctx_layernorm: bool = False
     attn_gate: str = "none"
+    conv: bool = False
+    selector: bool = False
+    markov: str = "none"
+    confidence: str = "none"
 
     CHOICES = {"anchor_layout": ("fill_in", "predict_next"), "window_rule": WINDOW_RULES, "attn_gate": ("none", "sigmoid", "softplus")}
+    CHOICES |= {"markov": ("none", "vanilla", "gated", "rnn"), "confidence": ("none", "hidden", "markov")}
 
     def __post_init__(self) -> None:
         for switch, choices in self.CHOICES.items():
@@ -98,7 +110,7 @@ class Dialect:
                     changes[key] = int(text)
                 elif key in self.CHOICES:
                     changes[key] = text
-                elif key in ("tap_norm", "ctx_layernorm"):
+                elif key in ("tap_norm", "ctx_layernorm", "conv", "selector"):
                     changes[key] = {"on": True, "off": False}[text]
                 else:
                     changes[key] = None if text == "none" else float(text)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oracle.drafters.dialect import Dialect, Geometry
+from oracle.drafters.heads import draft
 from oracle.drafters.weights import DrafterWeights, LayerWeights
 from oracle.recipes import Visible
 from oracle.tape import Machine
@@ -102,11 +103,17 @@ def context_cells(m: Machine, w: LayerWeights, ctx: Tensor, pos: NDArray[np.int6
 
 @dataclass(frozen=True)
 class Block:
-    """One proposal: ``hidden [row, dim]`` after the final norm, ``logits [row, vocab]``, ``pick [row]``."""
+    """One proposal: ``hidden [row, dim]`` after the final norm, ``logits [row, vocab]``, ``pick [row]`` of every row.
+
+    ``drafts [row]``: the proposed token ids, one per drafted row, after selector, Markov head or reduced vocabulary where the
+    drafter has one. ``confidence [row, dim]`` (one value each) or None.
+    """
 
     hidden: Tensor
     logits: Tensor
     pick: Tensor
+    drafts: Tensor
+    confidence: Tensor | None = None
 
 
 def propose(
@@ -133,12 +140,16 @@ def propose(
         rule = d.window_rule if g.sliding[i] else "none"
         visible = Visible(rule, d.causal[i], d.window, pos, cells, len(context.positions))
         scope, past = m.at(f"L{i}"), context.layer(i)
-        x, _ = decoder_layer(scope, layer, x, past, pos, visible, eps=d.eps, rope=d.rope, scale=d.attn_scale, gate=d.attn_gate)
+        x, _ = decoder_layer(
+            scope, layer, x, past, pos, visible, eps=d.eps, rope=d.rope, scale=d.attn_scale, gate=d.attn_gate, conv=d.conv
+        )
     hidden = m.rms_norm("final_norm", x, w.norm, eps=d.eps)
-    logits = output(m, hidden, head, d.output_multiplier, d.softcap)
+    logits = output(m, hidden, w.head or head, d.output_multiplier, d.softcap)
     if d.window_rule == "SINK_RING":
         evict(context, d)
-    return Block(hidden, logits, m.argmax("pick", logits))
+    pick = m.argmax("pick", logits)
+    drafts, confidence = draft(m, w, g, d, ids[:1], hidden, logits, pick)
+    return Block(hidden, logits, pick, drafts, confidence)
 
 
 def output(m: Machine, hidden: Tensor, head: Weight, multiplier: float, cap: float | None) -> Tensor:

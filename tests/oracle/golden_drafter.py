@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from oracle.drafters.dialect import Dialect, Geometry
-from oracle.drafters.weights import DrafterWeights, LayerWeights
+from oracle.drafters.weights import DrafterWeights, LayerWeights, SelectorWeights
 from oracle.recipes import Rope
 from oracle.tensor import Array, Axes
 from oracle.weights import Weight
 
 HIDDEN, INTER, LAYERS, HEADS, KV, DIM, TAPS, VOCAB, BLOCK = 8, 12, 2, 4, 2, 4, 2, 11, 4
+CONV, GROUP, RANK, TOP = 2, 4, 3, 4
 
 
 class _Numbered:
@@ -19,9 +22,9 @@ class _Numbered:
     def __init__(self) -> None:
         self.s = -1
 
-    def matrix(self, axes: Axes, *shape: int) -> Weight:
+    def matrix(self, axes: Axes, *shape: int, times: float = 1.0) -> Weight:
         self.s += 1
-        return Weight.of((0.4 * np.sin(0.7 * np.arange(np.prod(shape)) + 1.3 * self.s)).reshape(shape), axes, "f64")
+        return Weight.of(times * (0.4 * np.sin(0.7 * np.arange(np.prod(shape)) + 1.3 * self.s)).reshape(shape), axes, "f64")
 
     def norm(self, n: int) -> Weight:
         self.s += 1
@@ -29,7 +32,25 @@ class _Numbered:
 
 
 def weights() -> DrafterWeights:
-    t, heads, flat = _Numbered(), ("head", "dim", "in"), ("dim", "in")
+    return _plain(_Numbered())
+
+
+def dflash2_weights() -> DrafterWeights:
+    """The same tensors, then the convolutions of every layer and the selector, numbered on."""
+    t = _Numbered()
+    plain, layers = _plain(t), []
+    for layer in plain.layers:
+        parts = {}
+        for part in ("attn_conv", "mlp_conv"):
+            parts[f"{part}_base"] = t.matrix(("side", "tap", "dim"), 2, CONV, HIDDEN)
+            parts[f"{part}_kernel"] = t.matrix(("side", "tap", "group", "in"), 2, CONV, HIDDEN // GROUP, HIDDEN)
+        layers.append(replace(layer, **parts))
+    books = [t.matrix(("vocab", "in"), VOCAB, RANK, times=5.0) for _ in range(2)]
+    return replace(plain, layers=tuple(layers), selector=SelectorWeights(*books, t.matrix(("dim", "in"), RANK, HIDDEN, times=5.0)))
+
+
+def _plain(t: _Numbered) -> DrafterWeights:
+    heads, flat = ("head", "dim", "in"), ("dim", "in")
     fc, hidden_norm = t.matrix(flat, HIDDEN, TAPS * HIDDEN), t.norm(HIDDEN)
     layers = []
     for _ in range(LAYERS):
@@ -63,6 +84,10 @@ def geometry(sliding: tuple[bool, bool] = (False, False), window: int | None = N
         sliding=sliding,
         window=window,
         window_source="file" if window else "none",
+        conv_kernel=CONV,
+        conv_group=GROUP,
+        selector_rank=RANK,
+        selector_top_k=TOP,
     )
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from oracle.drafters import forward
+from oracle.drafters.weights import DrafterWeights
 from oracle.readings import Exact
 from oracle.tape import Machine
+from oracle.weights import Weight
 from tests.oracle import golden_drafter as tiny
 
 FULL = ("none", (False, False), (False, False), None)
@@ -100,8 +104,31 @@ GOLDEN = [
 ]
 
 
-def two_rounds(rule: str, sliding: tuple[bool, bool], causal: tuple[bool, bool], window: int | None) -> list[forward.Block]:
-    w, g, d = tiny.weights(), tiny.geometry(sliding, window), tiny.dialect(rule, causal, window)
+DFLASH2 = [
+    (
+        [1.267261771, -1.2623044, -0.977716489, 1.020717879, 0.502635612, 0.622769036, -0.947435297, -1.389780345],
+        1.078353318,
+        [3, 1, 7],
+        [3, 8, 0],
+    ),
+    (
+        [1.32405334, 0.851621662, -0.478105246, -0.810455469, -0.219854003, 1.40515109, 0.731683607, -1.544599162],
+        6.347331067,
+        [1, 7, 7],
+        [8, 0, 8],
+    ),
+]
+
+
+def two_rounds(
+    rule: str,
+    sliding: tuple[bool, bool],
+    causal: tuple[bool, bool],
+    window: int | None,
+    w: DrafterWeights | None = None,
+    **switches: object,
+) -> list[forward.Block]:
+    w, g, d = w or tiny.weights(), tiny.geometry(sliding, window), tiny.dialect(rule, causal, window, **switches)
     reading = Exact()
     m, context, blocks = Machine(reading).at("draft"), forward.Context(), []
     ids = np.array([tiny.ANCHOR] + [tiny.MASK] * (tiny.BLOCK - 1))
@@ -118,6 +145,36 @@ def test_published_numbers_reproduce(dialect, number, row, total, picks, toleran
     assert abs(block.hidden.data.sum() - total) <= 32 * tolerance
     if picks is not None:
         assert block.pick.data[1:].astype(int).tolist() == picks
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_published_numbers_of_dflash_2_reproduce(number):
+    row, total, picks, drafts = DFLASH2[number]
+    block = two_rounds(*FULL, tiny.dflash2_weights(), conv=True, selector=True)[number]
+    assert np.abs(block.hidden.data[1] - row).max() <= 5e-9
+    assert abs(block.hidden.data.sum() - total) <= 32 * 5e-9
+    assert block.pick.data[1:].astype(int).tolist() == picks
+    assert block.drafts.data.astype(int).tolist() == drafts
+
+
+def _swapped(w: DrafterWeights) -> DrafterWeights:
+    """The sides of every convolution exchanged."""
+
+    def other(weight: Weight) -> Weight:
+        return Weight.of(weight.array()[::-1], weight.axes, "f64")
+
+    parts = ("attn_conv_base", "attn_conv_kernel", "mlp_conv_base", "mlp_conv_kernel")
+    return replace(w, layers=tuple(replace(layer, **{p: other(getattr(layer, p)) for p in parts}) for layer in w.layers))
+
+
+def test_other_readings_of_dflash_2_miss_its_numbers():
+    w = tiny.dflash2_weights()
+    for wrong in (two_rounds(*FULL, w, conv=False), two_rounds(*FULL, _swapped(w), conv=True)):
+        assert np.abs(wrong[0].hidden.data[1] - DFLASH2[0][0]).max() > 1e-2
+    assert w.selector is not None
+    exchanged = replace(w, selector=replace(w.selector, predecessor=w.selector.successor, successor=w.selector.predecessor))
+    drafts = [b.drafts.data.tolist() for b in two_rounds(*FULL, exchanged, conv=True, selector=True)]
+    assert drafts != [list(map(float, right[3])) for right in DFLASH2]
 
 
 @pytest.mark.parametrize("wrong", [FULL, BOTH, MIXED])
