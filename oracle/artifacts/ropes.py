@@ -62,3 +62,20 @@ def llama3_factors(theta: float, dim: int, factor: float, low: float, high: floa
     turns = original * Rope(theta, dim).inv_freq() / (2 * math.pi)
     blend = np.clip((turns - low) / (high - low), 0.0, 1.0)
     return tuple(float(f) for f in 1.0 / ((1.0 - blend) / factor + blend))
+
+
+def yarn_factors(theta: float, dim: int, factor: float, original: int, fast: float, slow: float) -> tuple[float, ...]:
+    """One divisor per pair of a YaRN rope (`specs/laguna.md` 1.4): 1 for pairs that turn more than about ``fast`` times in
+    ``original`` positions, ``factor`` below about ``slow`` turns, and between them frequencies blended linearly in the index."""
+
+    def index(turns: float) -> float:
+        return dim * math.log(original / (2 * math.pi * turns)) / (2 * math.log(theta))
+
+    low, high = max(math.floor(index(fast)), 0), min(math.ceil(index(slow)), dim - 1)
+    ramp = np.clip((np.arange(dim // 2) - low) / (high - low if high != low else 1e-3), 0, 1)
+    return tuple(float(f) for f in 1 / (ramp / factor + (1 - ramp)))
+
+
+def yarn_attention_factor(factor: float) -> float:
+    """What multiplies cos and sin where the file does not say."""
+    return 0.1 * math.log(factor) + 1 if factor > 1 else 1.0

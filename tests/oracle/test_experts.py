@@ -81,7 +81,7 @@ def inherited(op: str, *args: object, **params: object) -> Array:
     """Predicted deviation of an operation's result from the errors of its inputs, its own roundings removed."""
     made = stage(op, *args, **params)
     y = made.op.formula(EXACT, *(a.data if isinstance(a, Tensor) else a for a in args), **params)
-    return np.sqrt(np.broadcast_to(made.op.noise(PRESETS["f32"], y, *args, **params).inherited, y.shape))
+    return np.asarray(np.sqrt(np.broadcast_to(made.op.noise(PRESETS["f32"], y, *args, **params).inherited, y.shape)))
 
 
 def observed(op: str, runs: int, noisy: list[Tensor], *rest: object, **params: object) -> Array:
