@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from oracle.drafters.dialect import Dialect, Geometry
-from oracle.drafters.weights import DrafterWeights, LayerWeights
+from oracle.drafters.weights import DrafterWeights, LayerWeights, MarkovWeights, SelectorWeights
 from oracle.models import Drafter, Target
 from oracle.recipes import Rope
 from oracle.targets.weights import TargetGeometry, TargetWeights
@@ -35,7 +35,20 @@ SWITCHES: dict[str, dict[str, Any]] = {
     "ctx_layernorm": {"ctx_layernorm": True},
     "attn_gate": {"attn_gate": "softplus"},
     "kind of attn_gate": {"attn_gate": "sigmoid"},
+    "conv": {"conv": True},
 }
+
+# What is chosen after the logits: these switches change no stage before them.
+HEADS_OF_A_DRAFTER: dict[str, dict[str, Any]] = {
+    "selector": {"selector": True},
+    "markov": {"markov": "vanilla"},
+    "gated markov": {"markov": "gated"},
+    "recurrent markov": {"markov": "rnn"},
+    "confidence": {"confidence": "hidden"},
+    "confidence with markov": {"markov": "gated", "confidence": "markov"},
+    "every row drafted": {"markov": "rnn", "confidence": "hidden", "anchor_layout": "predict_next"},
+}
+TAPS_OF_CONV, GROUP, RANK, TOP = 2, 4, 6, 5
 
 
 class _Seeded:
@@ -64,6 +77,23 @@ class _Seeded:
             parts |= {"q_bias": self.bias(HEADS), "k_bias": self.bias(KV), "v_bias": self.bias(KV), "o_bias": self.vector(HIDDEN, 0.0)}
         return LayerWeights(**parts)
 
+    def conv(self) -> dict[str, Weight]:
+        parts = {}
+        for part in ("attn_conv", "mlp_conv"):
+            parts[f"{part}_base"] = self.matrix(("side", "tap", "dim"), 2, TAPS_OF_CONV, HIDDEN)
+            parts[f"{part}_kernel"] = self.matrix(("side", "tap", "group", "in"), 2, TAPS_OF_CONV, HIDDEN // GROUP, HIDDEN)
+        return parts
+
+    def markov(self) -> MarkovWeights:
+        books = (self.matrix(("vocab", "in"), VOCAB, RANK) for _ in range(2))
+        gate, joint = self.matrix(("dim", "in"), RANK, HIDDEN + RANK), self.matrix(("part", "dim", "in"), 3, RANK, 2 * RANK + HIDDEN)
+        bias = Weight.of(0.2 * self.rng.standard_normal((3, RANK)), ("part", "dim"))
+        return MarkovWeights(*books, gate, self.vector(RANK, 0.0), joint, bias)
+
+    def selector(self) -> SelectorWeights:
+        books = (self.matrix(("vocab", "in"), VOCAB, RANK) for _ in range(2))
+        return SelectorWeights(*books, self.matrix(("dim", "in"), RANK, HIDDEN))
+
 
 def drafter(seed: int = 1, *, biased: bool = False, head_norms: bool = True, **switches: Any) -> Drafter:
     """Layers 0 and 1 slide, layer 2 does not; ``switches`` are fields of the dialect."""
@@ -73,7 +103,17 @@ def drafter(seed: int = 1, *, biased: bool = False, head_norms: bool = True, **s
     weights = DrafterWeights(*ends, layers, make.vector(HIDDEN), make.vector(TAPS * HIDDEN))
     sliding = (True, True, False)
     dialect = Dialect("qwen3", 1e-6, Rope(1e4, DIM), DIM**-0.5, causal=(False,) * LAYERS)
-    geometry = Geometry(HIDDEN, INTER, LAYERS, HEADS, KV, DIM, VOCAB, BLOCK, MASK, (0, 1), HIDDEN, sliding=sliding)
+    geometry = Geometry(
+        HIDDEN, INTER, LAYERS, HEADS, KV, DIM, VOCAB, BLOCK, MASK, (0, 1), HIDDEN, sliding=sliding,
+        conv_kernel=TAPS_OF_CONV, conv_group=GROUP, selector_rank=RANK, selector_top_k=TOP, markov_rank=RANK,
+    )  # fmt: skip
+    more = _Seeded(seed + 100)
+    convolved = tuple(replace(layer, **more.conv()) for layer in weights.layers) if switches.get("conv") else weights.layers
+    wide = switches.get("confidence") == "markov"
+    weights = replace(
+        weights, layers=convolved, selector=more.selector(), markov=more.markov(),
+        confidence=more.matrix(("dim", "in"), 1, HIDDEN + (RANK if wide else 0)), confidence_bias=more.vector(1, 0.0),
+    )  # fmt: skip
     return Drafter(geometry, replace(dialect, **switches), weights)
 
 

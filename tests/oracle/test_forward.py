@@ -210,8 +210,8 @@ def test_every_switch_of_the_dialect_is_felt(name):
 
 
 def test_every_field_of_the_dialect_is_among_the_switches():
-    """``anchor_layout`` says how picks are read, not what is computed; rules and sink have tests of their own."""
-    elsewhere = {"family", "anchor_layout", "window_rule", "sink", "CHOICES"}
+    """``anchor_layout`` says how picks are read, not what is computed; rules, sink and heads have tests of their own."""
+    elsewhere = {"family", "anchor_layout", "window_rule", "sink", "CHOICES", "selector", "markov", "confidence"}
     assert {f.name for f in fields(Dialect)} - elsewhere == {key for s in SWITCHES.values() for key in s}
 
 

@@ -17,7 +17,7 @@ from oracle.tensor import Array, Tensor, concatenate
 from oracle.weights import Weight
 from tests.oracle import calls, models
 from tests.oracle.calls import HEADS, ROWS, read, stage
-from tests.oracle.models import IDS, SWITCHES
+from tests.oracle.models import HEADS_OF_A_DRAFTER, IDS, SWITCHES
 
 
 def drafted(d: Drafter, reading: Reading, head: Weight = models.HEAD, embedding: Weight = models.EMBEDDING) -> Record:
@@ -51,7 +51,7 @@ def described(record: Record) -> list[tuple[str, tuple[str, ...], tuple[int, ...
     return [(path, t.axes, t.data.shape) for path, t in record.items()]
 
 
-DIALECTS = {"plain": {}, "ring": {"window_rule": "SINK_RING", "sink": 1, "window": 3}} | SWITCHES
+DIALECTS = {"plain": {}, "ring": {"window_rule": "SINK_RING", "sink": 1, "window": 3}} | SWITCHES | HEADS_OF_A_DRAFTER
 
 
 @pytest.mark.parametrize("name", DIALECTS)
