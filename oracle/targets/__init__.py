@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-MODULES = {"llama": "llama", "laguna": "laguna", "muse-glimmer": "muse_glimmer"}
+MODULES = {"llama": "llama", "laguna": "laguna", "muse-glimmer": "muse_glimmer", "qwen38-flash-next": "qwen38_flash_next"}
 
 
 def module(family: str) -> Any:
