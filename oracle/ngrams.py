@@ -22,7 +22,8 @@ _MODULE_STRIDE = 10007
 class Table(Protocol):
     """A table of rows that can be read one at a time; a `Weight` is one."""
 
-    name: str
+    @property
+    def name(self) -> str: ...
 
     @property
     def row_count(self) -> int: ...
