@@ -50,6 +50,6 @@ _HEADS = (dynamic_conv, selector_scores, choose, join, markov_state, markov_outp
 _STREAMS = (replicate, silu, squash, hc_read, hc_write, ngram, ple_gate, stream_gate)
 _DELTA = (part, short_conv, l2_norm, decay, delta_state, delta_read, block_mean, index_scores, select_cells)
 
-OPS: dict[str, Operation] = {op.name: op for op in (*_DENSE, *_EXPERTS, *_HEADS)}
+OPS: dict[str, Operation] = {op.name: op for op in (*_DENSE, *_EXPERTS, *_HEADS, *_STREAMS, *_DELTA)}
 
 __all__ = ["OPS", "Operation", "Variance"]
