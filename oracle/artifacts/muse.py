@@ -5,6 +5,7 @@ Source: `specs/muse-glimmer.md` sections 3.1 and 4.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +24,7 @@ from oracle.artifacts.sizes import (
 )
 from oracle.drafters.dialect import Dialect, Geometry
 from oracle.recipes import Rope
+from oracle.weights import Weight
 
 FAMILY = "muse-glimmer"
 MODEL_TYPE = "muse_glimmer_assistant"
@@ -38,12 +40,16 @@ RELEASE_MASK = 201818
 
 @dataclass(frozen=True)
 class Description:
-    """A drafter as its metadata describes it: sizes, dialect, the tensors it must have, and what to warn about."""
+    """A drafter as its metadata describes it: sizes, dialect, the tensors it must have, and what to warn about.
+
+    ``rearrange``: from the weights keyed as ``roles`` to those keyed as `drafter_weights` takes them, or None where they are the same.
+    """
 
     geometry: Geometry
     dialect: Dialect
     roles: dict[str, Role]
     warnings: tuple[str, ...] = ()
+    rearrange: Callable[[dict[str, Weight]], dict[str, Weight]] | None = None
 
 
 def describe(container: Container, names: set[str]) -> Description:

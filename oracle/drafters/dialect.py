@@ -10,12 +10,24 @@ from typing import Any
 
 from oracle.recipes import WINDOW_RULES, Rope
 
-# One checkpoint, several engines: how each reads the Muse drafter's window (`specs/muse-glimmer.md` 3.4).
-ENGINES: dict[str, dict[str, Any]] = {
-    "hf": {"window_rule": "W_LE"},
-    "llama.cpp": {"window_rule": "W_LT_left"},
-    "muser": {"window_rule": "SINK_RING", "sink": 64},
+# One checkpoint, several engines: how each reads the drafter's window and norms (`specs/muse-glimmer.md` 3.4, `specs/laguna.md` 3.4).
+ENGINES: dict[str, dict[str, dict[str, Any]]] = {
+    "muse-glimmer": {
+        "hf": {"window_rule": "W_LE"},
+        "llama.cpp": {"window_rule": "W_LT_left"},
+        "muser": {"window_rule": "SINK_RING", "sink": 64},
+    },
+    "laguna": {
+        "vllm": {"window_rule": "W_LT", "ctx_layernorm": True},
+        "mlxcel": {"window_rule": "W_LT", "ctx_layernorm": True},
+        "mlx-vlm": {"window_rule": "W_CACHE", "ctx_layernorm": False},
+        "speculators": {"window_rule": "W_ANCHOR", "ctx_layernorm": True},
+        "issue-1351": {"window_rule": "W_RING", "ctx_layernorm": False},
+    },
 }
+# Rules that depend on the context's history, beside those `Visible` knows. W_CACHE: a rotating cache that exposes W - 2 + S
+# rows once S rows were appended, to every block row alike.
+HISTORY_RULES = ("W_CACHE",)
 
 
 class DialectError(ValueError):
@@ -79,7 +91,8 @@ class Dialect:
     markov: str = "none"
     confidence: str = "none"
 
-    CHOICES = {"anchor_layout": ("fill_in", "predict_next"), "window_rule": WINDOW_RULES, "attn_gate": ("none", "sigmoid", "softplus")}
+    CHOICES = {"anchor_layout": ("fill_in", "predict_next"), "window_rule": (*WINDOW_RULES, *HISTORY_RULES)}
+    CHOICES |= {"attn_gate": ("none", "sigmoid", "softplus")}
     CHOICES |= {"markov": ("none", "vanilla", "gated", "rnn"), "confidence": ("none", "hidden", "markov")}
 
     def __post_init__(self) -> None:
@@ -97,7 +110,7 @@ class Dialect:
                 raise DialectError(f"dialect switch {key!r} is unknown; known: {', '.join(sorted(known))}")
             try:
                 if key == "engine":
-                    changes = ENGINES[text] | changes
+                    changes = self._engine(text) | changes
                 elif key == "rope_theta":
                     rope = replace(rope, theta=float(text))
                 elif key == "rope_style":
@@ -114,9 +127,19 @@ class Dialect:
                     changes[key] = {"on": True, "off": False}[text]
                 else:
                     changes[key] = None if text == "none" else float(text)
+            except DialectError:
+                raise
             except (ValueError, KeyError):
                 raise DialectError(f"dialect {key}={text!r}: not a value of this switch") from None
         made = replace(self, rope=rope, **changes)
         if made.window_rule != "none" and made.window is None:
             raise DialectError(f"dialect window_rule={made.window_rule}: this checkpoint has no window; give window=N as well")
         return made
+
+    def _engine(self, name: str) -> dict[str, Any]:
+        """The switches of an engine that runs this family; `DialectError` names those that do."""
+        engines = ENGINES.get(self.family, {})
+        if name not in engines:
+            known = f"expected one of {', '.join(engines)}" if engines else "all engines of this family read it alike"
+            raise DialectError(f"dialect engine={name!r} of family {self.family}: {known}")
+        return engines[name]

@@ -28,12 +28,13 @@ class ContextError(ValueError):
 class Context:
     """Committed rows only: per layer the keys (after norm and rope) and values, and every cell's absolute position.
 
-    ``length`` counts all rows ever committed; a sink/window ring keeps fewer cells than that.
+    ``length`` counts all rows ever committed; a sink/window ring keeps fewer cells than that. ``appended``: rows of the last append.
     """
 
     layers: list[Cells] = field(default_factory=list)
     positions: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     length: int = 0
+    appended: int = 0
 
     def layer(self, index: int) -> Cells | None:
         return self.layers[index] if self.layers and len(self.positions) else None
@@ -60,6 +61,7 @@ class Context:
         )
         self.positions = np.concatenate([self.positions, positions])
         self.length += len(positions)
+        self.appended = len(positions)
 
 
 def _take(t: Tensor, index: NDArray[np.intp]) -> Tensor:
@@ -137,12 +139,10 @@ def propose(
     cells = np.concatenate([context.positions, pos])
     x = m.gather("embed", embedding, ids, scale=d.embed_scale)
     for i, layer in enumerate(w.layers):
-        rule = d.window_rule if g.sliding[i] else "none"
-        visible = Visible(rule, d.causal[i], d.window, pos, cells, len(context.positions))
+        rule, width = window(d, context) if g.sliding[i] else ("none", None)
+        visible = Visible(rule, d.causal[i], width, pos, cells, len(context.positions))
         scope, past = m.at(f"L{i}"), context.layer(i)
-        x, _ = decoder_layer(
-            scope, layer, x, past, pos, visible, eps=d.eps, rope=d.rope, scale=d.attn_scale, gate=d.attn_gate, conv=d.conv
-        )
+        x, _ = decoder_layer(scope, layer, x, past, pos, visible, eps=d.eps, rope=d.rope, scale=d.attn_scale, gate=d.attn_gate, conv=d.conv)
     hidden = m.rms_norm("final_norm", x, w.norm, eps=d.eps)
     logits = output(m, hidden, w.head or head, d.output_multiplier, d.softcap)
     if d.window_rule == "SINK_RING":
@@ -150,6 +150,15 @@ def propose(
     pick = m.argmax("pick", logits)
     drafts, confidence = draft(m, w, g, d, ids[:1], hidden, logits, pick)
     return Block(hidden, logits, pick, drafts, confidence)
+
+
+def window(d: Dialect, context: Context) -> tuple[str, int | None]:
+    """(rule, width) of a sliding layer; a rotating cache's width depends on the last append (`specs/laguna.md` 3.4, row B)."""
+    if d.window_rule != "W_CACHE":
+        return d.window_rule, d.window
+    assert d.window is not None
+    # W_RING shows one row less than its width.
+    return "W_RING", d.window - 1 + max(context.appended, 1)
 
 
 def output(m: Machine, hidden: Tensor, head: Weight, multiplier: float, cap: float | None) -> Tensor:
