@@ -52,8 +52,11 @@ class Judge:
     count: int
     stored: dict[str, FloatFormat] = field(default_factory=dict)
 
-    def judge(self, stage: Stage, y: Tensor, c: Array) -> Verdict:
-        """``stage`` as consumed, the oracle's value with errors, the candidate's values widened to float64 (finite)."""
+    def judge(self, stage: Stage, y: Tensor, c: Array, *, exact: bool = True) -> Verdict:
+        """``stage`` as consumed, the oracle's value with errors, the candidate's values widened to float64 (finite).
+
+        ``exact``: re-judge suspects from their exact partial sums, which costs more than all the rest.
+        """
         store = self.arithmetic.stored(stage.path)
         if stage.op.kind in ("structural", "choice") and y.exact:
             return self._equal(stage, y, c)
@@ -68,7 +71,7 @@ class Judge:
         ratio = _divide(error, tolerance)
         z = _divide(error, sigma)
         verdict = Verdict(ratio, np.empty(0), _rms_rows(z))
-        if store.p >= F32.p and stage.op.rejudge is not None:
+        if exact and store.p >= F32.p and stage.op.rejudge is not None:
             self._rejudge(stage, y, error, z, inherited, verdict)
         self._rows(stage, store, y, c, sigma, verdict)
         return verdict

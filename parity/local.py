@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,12 +13,17 @@ from oracle.floats import F32, FORMATS
 from oracle.readings import Reading, Stage, consumed
 from oracle.tensor import Array, Tensor
 from parity import information
+from parity.explain import explain
+from parity.explain.base import Suspect
 from parity.judge import Judge, Verdict
 from parity.margins import choices
 from parity.report import Divergence, Extent, Margin, StageResult
 
 if TYPE_CHECKING:
     from dumps import Dump, StageRecord
+
+# Explaining costs a few re-applications of one operation; a run that diverges everywhere is explained at its first stages.
+EXPLAINED = 12
 
 
 @dataclass
@@ -63,6 +68,7 @@ class Local:
     unseen: list[str] = field(default_factory=list)
     storage: dict[str, set[str]] = field(default_factory=dict)
     vocab: tuple[Stage, Tensor] | None = None
+    explained: int = EXPLAINED
 
     def __call__(self, stage: Stage, y: Tensor, reading: Reading) -> Tensor:
         stage = consumed(self.arithmetic, stage)
@@ -125,33 +131,25 @@ class Local:
         if verdict.inconclusive and result.verdict != "diverge":
             result.verdict, result.reason = "inconclusive", verdict.inconclusive
         if result.verdict == "diverge":
-            at = verdict.worst
-            proven = self._proven(stage, y, found.values, at)
-            where = verdict.ratio > 1
-            what = ""
-            if not where.any():
-                where = np.broadcast_to((verdict.row_ratio > 1).reshape(-1, *([1] * (where.ndim - 1))), where.shape)
-                what = (
-                    "every element is within its own tolerance; the row's rms error is not"
-                    if where.any()
-                    else "small in every row, the same in all"
-                )
-            if not where.any():
-                where = np.ones(y.data.shape, bool)
-            self.divergences.append(
-                divergence(
-                    stage,
-                    y.axes,
-                    at,
-                    result.pass_factor,
-                    proven,
-                    float(y.data[at]),
-                    float(found.values[at]),
-                    "local",
-                    extent(where, y.axes),
-                    what,
-                )
-            )
+            self._diverged(stage, y, found.values, verdict, result)
+
+    def _diverged(self, stage: Stage, y: Tensor, c: Array, verdict: Verdict, result: StageResult) -> None:
+        """A divergence with its extent, and what explains it."""
+        at = verdict.worst
+        where, what = verdict.ratio > 1, ""
+        if not where.any():
+            where = np.broadcast_to((verdict.row_ratio > 1).reshape(-1, *([1] * (where.ndim - 1))), where.shape)
+            what = "every element is within its own tolerance; the row's rms error is not"
+        if not where.any():
+            where, what = np.ones(y.data.shape, bool), "small in every row, the same in all"
+        values = (float(y.data[at]), float(c[at]))
+        made = divergence(
+            stage, y.axes, at, result.pass_factor, self._proven(stage, y, c, at), *values, "local", extent(where, y.axes), what
+        )
+        if self.explained > 0:
+            self.explained -= 1
+            made.explanations = [asdict(e) for e in explain(self.judge, Suspect(stage, y, c, where))]
+        self.divergences.append(made)
 
     def _proven(self, stage: Stage, y: Tensor, c: Array, at: tuple[int, ...]) -> bool:
         """Beyond what any order of summation could do: only where the stage's inputs carry no error of their own."""

@@ -27,6 +27,8 @@ def text(report: Report, *, every_stage: bool = False, color: bool = False, widt
         console.print()
         for d in report.divergences[:SHOWN_DIVERGENCES]:
             console.print("  " + describe(d))
+            for line in explanations(d):
+                console.print("      " + line)
         if len(report.divergences) > SHOWN_DIVERGENCES:
             console.print(f"  … and {len(report.divergences) - SHOWN_DIVERGENCES} more (see --json)")
     for s in report.inconclusive:
@@ -116,6 +118,14 @@ def describe(d: Divergence) -> str:
     what = f": {d.what}" if d.what else ""
     where = f"{d.stage} (step {d.step}, {d.mode}): {_rows(d)}, {d.extent.elements} of {d.extent.of} elements"
     return f"{where}{size}{proven}; at {list(d.element)} oracle {d.oracle:.9g}, candidate {d.candidate:.9g}{what}"
+
+
+def explanations(d: Divergence) -> list[str]:
+    """What explains a divergence, best first; nothing where nothing brings it back within noise."""
+    return [
+        f"{'explained by' if i == 0 else 'or by'} {e['kind']}: {e['text']} (then error {e['ratio']:.2g} x tolerance)"
+        for i, e in enumerate(d.explanations)
+    ]
 
 
 def _suffix(stage: str) -> str:

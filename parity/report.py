@@ -70,6 +70,7 @@ class Divergence:
     mode: str
     extent: Extent
     what: str = ""
+    explanations: list[dict[str, Any]] = field(default_factory=list)
 
 
 @dataclass
