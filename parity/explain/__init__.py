@@ -45,7 +45,8 @@ class Explanation:
 
 def explain(judge: Judge, suspect: Suspect) -> list[Explanation]:
     """Explanations of one diverging stage, best first; empty where nothing fits."""
-    reading, found = Noise(judge.arithmetic), []
+    reading = Noise(judge.arithmetic)
+    found: list[Explanation] = []
     for h in _all(suspect):
         if h.fallback and any(e.kind == h.kind for e in found):
             continue
