@@ -13,7 +13,7 @@ from oracle.artifacts.blocks import FORMATS, decode
 from oracle.artifacts.container import ArtifactError, Container, Identity, open_container
 from oracle.artifacts.drafters import open_drafter_files
 from oracle.artifacts.roles import GGUF_TARGET
-from oracle.artifacts.targets import HF_EMBEDDINGS, HF_HEADS, open_borrowed, open_target_files
+from oracle.artifacts.targets import ARCHITECTURES, HF_EMBEDDINGS, HF_HEADS, READERS, open_borrowed, open_target_files
 
 
 def inspect_artifact(path: str | Path, family: str | None = None) -> dict[str, Any]:
@@ -58,12 +58,13 @@ def inspect_artifact(path: str | Path, family: str | None = None) -> dict[str, A
 
 def _role(container: Container) -> str:
     if container.kind == "gguf":
-        return {"dflash": "drafter", "llama": "target"}.get(str(container.metadata.get("general.architecture")), "lender")
+        architecture = str(container.metadata.get("general.architecture"))
+        return "drafter" if architecture == "dflash" else "target" if architecture in READERS else "lender"
     named = container.metadata.get("architectures")
     first = str(named[0]) if isinstance(named, list) and named else ""
     if "Draft" in first or container.metadata.get("model_type") == muse.MODEL_TYPE:
         return "drafter"
-    return "target" if first == "LlamaForCausalLM" else "lender"
+    return "target" if first in ARCHITECTURES.values() else "lender"
 
 
 def _describe(report: dict[str, Any], container: Container, family: str | None) -> None:

@@ -11,11 +11,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from oracle.artifacts import blocks
 from oracle.artifacts.container import ArtifactError, Container, StoredTensor, fail, name_list, show
 from oracle.drafters.dialect import Geometry
-from oracle.drafters.weights import DrafterWeights, LayerWeights
-from oracle.targets.weights import TargetGeometry
+from oracle.drafters.weights import DrafterWeights, LayerWeights, MarkovWeights, SelectorWeights
+from oracle.targets.weights import TargetGeometry, TargetWeights
 from oracle.tensor import Axes
 from oracle.weights import Weight
 
@@ -66,15 +69,19 @@ HF_TARGET = {"embedding": "model.embed_tokens.weight", "norm": "model.norm.weigh
 
 @dataclass(frozen=True)
 class Role:
-    """One tensor a family has: its ``name`` in the file and its logical ``shape`` and ``axes``."""
+    """One tensor a family has: its ``name`` in the file, its logical ``shape`` and ``axes``, and its shape ``stored`` if it is neither
+    a matrix [out, in] nor a vector."""
 
     name: str
     shape: tuple[int, ...]
     axes: Axes
+    stored: tuple[int, ...] | None = None
 
     @property
     def flat(self) -> tuple[int, ...]:
         """The shape in the file: output axes merged, so a bias [head, dim] is a vector."""
+        if self.stored is not None:
+            return self.stored
         return (math.prod(self.shape[:-1]), self.shape[-1]) if self.axes[-1] == "in" else (math.prod(self.shape),)
 
 
@@ -170,7 +177,7 @@ def weight(tensor: StoredTensor, role: Role) -> Weight:
     raw = tensor.raw
     if len(role.shape) > 1 and role.axes[-1] != "in":
         # A bias [head, dim] is one row in the file and one row per head here.
-        raw = raw.reshape(role.shape[0], -1)
+        raw = raw.reshape(math.prod(role.shape[:-1]), -1)
     try:
         return Weight(raw, role.axes, role.shape, tensor.stored, f"{tensor.path.name}:{tensor.name}")
     except ValueError as error:
@@ -184,11 +191,36 @@ def layer_weights(weights: dict[str, Weight], layer: int) -> LayerWeights:
     return LayerWeights(**parts)
 
 
-def drafter_weights(weights: dict[str, Weight], layers: int) -> DrafterWeights:
+def drafter_weights(weights: dict[str, Weight], layers: int, target_ids: NDArray[np.int64] | None = None) -> DrafterWeights:
     """`DrafterWeights` out of weights keyed as `drafter_roles` keys them."""
+
+    def part(make: type, name: str) -> Any:
+        found = {k.removeprefix(name): w for k, w in weights.items() if k.startswith(name)}
+        return make(**found) if found else None
+
     return DrafterWeights(
-        weights["fc"], weights["hidden_norm"], tuple(layer_weights(weights, n) for n in range(layers)), weights["norm"]
+        weights["fc"],
+        weights["hidden_norm"],
+        tuple(layer_weights(weights, n) for n in range(layers)),
+        weights["norm"],
+        weights.get("tap_norm"),
+        selector=part(SelectorWeights, "selector."),
+        markov=part(MarkovWeights, "markov."),
+        confidence=weights.get("confidence"),
+        confidence_bias=weights.get("confidence_bias"),
+        head=weights.get("head"),
+        target_ids=target_ids,
     )
+
+
+@dataclass(frozen=True, eq=False)
+class TargetParts:
+    """A target as a family's reader found it: sizes and parameters, mapped weights, the formats in use, what to warn about."""
+
+    geometry: TargetGeometry
+    weights: TargetWeights
+    formats: tuple[str, ...]
+    warnings: tuple[str, ...] = ()
 
 
 def formats_of(weights: Iterable[Weight]) -> tuple[str, ...]:

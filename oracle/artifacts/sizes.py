@@ -100,6 +100,20 @@ def finish_gguf(keys: Fields) -> list[str]:
     return []
 
 
+def vocabulary_rows(container: Container, keys: Fields, arch: str, embedding: str) -> int:
+    """Rows of the tensor ``embedding``, which the vocabulary declared under ``arch`` and the token list may not contradict."""
+    if embedding not in container.tensors:
+        fail(container.path, f"missing tensors: {embedding!r}")
+    rows = container.tensors[embedding].shape[0]
+    declared = keys.integer(f"{arch}.vocab_size", 1, LARGEST_DIM, default=rows)
+    tokens = keys.values.get("tokenizer.ggml.tokens", ())
+    if declared != rows:
+        keys.refuse(f"{arch}.vocab_size", f"{rows}, the rows of {embedding}")
+    if keys.container.kinds.get("tokenizer.ggml.tokens") == "array of string" and len(tokens) not in (0, rows):
+        fail(container.path, f"key tokenizer.ggml.tokens: expected {rows} tokens, the rows of {embedding}, found {len(tokens)}")
+    return rows
+
+
 def token_count(keys: Fields) -> int:
     """The number of tokens in the file's vocabulary, the length of ``tokenizer.ggml.tokens``."""
     key = "tokenizer.ggml.tokens"

@@ -1,4 +1,4 @@
-"""Open the files of a Llama target, or only the embedding and head that a drafter borrows from any target.
+"""Open the files of a target of any family; read a Llama; or open only the embedding and head that a drafter borrows from any target.
 
 Source: `specs/dflash-generic.md` sections 2.4, 2.6 and 9. GGUF files hold q and k rows permuted for interleaved pairs;
 SafeTensors files pair halves. Both give the same scores.
@@ -11,12 +11,12 @@ from pathlib import Path
 
 import numpy as np
 
-from oracle.artifacts import blocks
+from oracle.artifacts import blocks, muse_target
 from oracle.artifacts.container import Container, Identity, StoredTensor, fail, open_container, show
 from oracle.artifacts.fields import LARGEST_DIM, Fields
-from oracle.artifacts.roles import GGUF_TARGET, Role, formats_of, layer_weights, take, target_roles, weight
+from oracle.artifacts.roles import GGUF_TARGET, Role, TargetParts, formats_of, layer_weights, take, target_roles, weight
 from oracle.artifacts.ropes import THETA, read_rope
-from oracle.artifacts.sizes import context_length, finish_config, finish_gguf, read_config_sizes, read_gguf_sizes
+from oracle.artifacts.sizes import context_length, finish_config, finish_gguf, read_config_sizes, read_gguf_sizes, vocabulary_rows
 from oracle.recipes import Rope
 from oracle.targets.weights import TargetGeometry, TargetWeights
 from oracle.weights import Weight
@@ -47,8 +47,31 @@ class Borrowed:
 
 
 def open_target_files(path: str | Path) -> TargetFiles:
-    """Open a ``llama`` GGUF or a ``LlamaForCausalLM`` folder; `ArtifactError` names what is wrong."""
+    """Open a target GGUF or SafeTensors folder of a family in `READERS`; `ArtifactError` names what is wrong."""
     container = open_container(path)
+    family = target_family(container)
+    parts = READERS[family](container)
+    return TargetFiles(parts.geometry, parts.weights, Identity(family, container.kind, container.files, parts.formats, parts.warnings))
+
+
+def target_family(container: Container) -> str:
+    """The family of a target from its metadata alone; `ArtifactError` when it is none that is known."""
+    if container.kind == "gguf":
+        key, found = "general.architecture", container.scalar("general.architecture")
+        known = {family: family for family in READERS}
+    else:
+        named = container.metadata.get("architectures")
+        key, found = "architectures", named[0] if isinstance(named, list) and len(named) == 1 else named
+        known = {name: family for family, name in ARCHITECTURES.items()}
+    if not isinstance(found, str) or found not in known:
+        expected = " or ".join(repr(k) for k in known)
+        fail(
+            container.metadata_path, f"key {key}: expected {expected}, found {show(found)}; other targets are not supported by this version"
+        )
+    return known[found]
+
+
+def _read_llama(container: Container) -> TargetParts:
     tensors = dict(container.tensors)
     if container.kind == "gguf":
         geometry, warnings = _from_gguf(container, tensors.pop(ROPE_FACTORS, None))
@@ -60,8 +83,12 @@ def open_target_files(path: str | Path) -> TargetFiles:
     found = take(container, tensors, target_roles(geometry, "gguf" if container.kind == "gguf" else "hf"))
     layers = tuple(layer_weights(found, n) for n in range(geometry.layers))
     weights = TargetWeights(found["embedding"], layers, found["norm"], found.get("head", found["embedding"]))
-    identity = Identity(FAMILY, container.kind, container.files, formats_of(found.values()), tuple(warnings))
-    return TargetFiles(geometry, weights, identity)
+    return TargetParts(geometry, weights, formats_of(found.values()), tuple(warnings))
+
+
+# How to read each family, and what its published config calls the model.
+READERS = {FAMILY: _read_llama, muse_target.FAMILY: muse_target.read}
+ARCHITECTURES = {FAMILY: "LlamaForCausalLM", muse_target.FAMILY: muse_target.ARCHITECTURE}
 
 
 def _check_tied_head(container: Container, embeddings: tuple[str, ...], heads: tuple[str, ...]) -> None:
@@ -77,11 +104,10 @@ def _check_tied_head(container: Container, embeddings: tuple[str, ...], heads: t
 
 def _from_gguf(container: Container, factors: StoredTensor | None) -> tuple[TargetGeometry, list[str]]:
     keys = Fields(container, container.metadata)
-    if keys.text("general.architecture") != "llama":
-        keys.refuse("general.architecture", "'llama'", "other targets are not supported by this version")
+    keys.must_be("general.architecture", "llama")
     sizes = read_gguf_sizes(keys, "llama", required=False)
     tied = GGUF_TARGET["head"] not in container.tensors
-    vocab = _gguf_vocab(container, keys)
+    vocab = vocabulary_rows(container, keys, "llama", GGUF_TARGET["embedding"])
     eps = keys.number("llama.attention.layer_norm_rms_epsilon", 1e-12, 1e-1)
     theta = keys.number("llama.rope.freq_base", *THETA, default=DEFAULT_THETA)
     width = keys.integer("llama.rope.dimension_count", 2, sizes["head_dim"], default=sizes["head_dim"])
@@ -100,21 +126,6 @@ def _from_gguf(container: Container, factors: StoredTensor | None) -> tuple[Targ
     return geometry, warnings
 
 
-def _gguf_vocab(container: Container, keys: Fields) -> int:
-    """Rows of the embedding, which the declared vocabulary and the token list may not contradict."""
-    name = GGUF_TARGET["embedding"]
-    if name not in container.tensors:
-        fail(container.path, f"missing tensors: {name!r}")
-    rows = container.tensors[name].shape[0]
-    declared = keys.integer("llama.vocab_size", 1, LARGEST_DIM, default=rows)
-    tokens = keys.values.get("tokenizer.ggml.tokens", ())
-    if declared != rows:
-        keys.refuse("llama.vocab_size", f"{rows}, the rows of {name}")
-    if keys.container.kinds.get("tokenizer.ggml.tokens") == "array of string" and len(tokens) not in (0, rows):
-        fail(container.path, f"key tokenizer.ggml.tokens: expected {rows} tokens, the rows of {name}, found {len(tokens)}")
-    return rows
-
-
 def _factors(tensor: StoredTensor | None, width: int) -> tuple[float, ...] | None:
     if tensor is None:
         return None
@@ -126,9 +137,6 @@ def _factors(tensor: StoredTensor | None, width: int) -> tuple[float, ...] | Non
 
 def _from_config(container: Container) -> tuple[TargetGeometry, list[str]]:
     config = Fields(container, container.metadata)
-    named = config.values.get("architectures")
-    if named != ["LlamaForCausalLM"]:
-        config.refuse("architectures", "['LlamaForCausalLM']", "other targets are not supported by this version")
     config.must_be("model_type", "llama")
     sizes = read_config_sizes(config, required=False)
     vocab = config.integer("vocab_size", 1, LARGEST_DIM)
