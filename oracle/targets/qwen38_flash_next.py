@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oracle.ngrams import NGrams
+from oracle.recipes import Visible
 from oracle.tape import Machine
 from oracle.targets.moe import routed
 from oracle.targets.qwen38_state import DeltaState, Mixing, SparseState, State, Trail
@@ -135,7 +136,10 @@ def delta_net(m: Machine, w: DeltaWeights, x: Tensor, past: DeltaState, g: Qwen3
 def sparse_attention(
     m: Machine, w: SparseWeights, x: Tensor, past: SparseState | None, pos: NDArray[np.int64], g: Qwen38Geometry
 ) -> tuple[Tensor, SparseState]:
-    """Section 1.7: x [row, dim] -> ([row, dim], the cells with the rows' own behind them)."""
+    """Section 1.7: x [row, dim] -> ([row, dim], the cells with the rows' own behind them).
+
+    Before the first block of cells is complete there is nothing to select and nothing is scored.
+    """
     both = m.linear("q_gate", x, w.q)
     q = m.part("q_raw", both, start=0, stop=g.head_dim)
     q = m.rope("q_rope", m.rms_norm("q_norm", q, w.q_norm, eps=g.eps, offset=1.0), pos, g.rope)
@@ -145,7 +149,9 @@ def sparse_attention(
     keys = m.cells("k_cells", *(s.keys for s in earlier), own.keys)
     values = m.cells("v_cells", *(s.values for s in earlier), own.values)
     index = m.cells("index_cells", *(s.index for s in earlier), own.index)
-    visible = Selection(index_cells(m, w, x, index, pos, g).data)
+    visible: Selection | Visible = Visible("none", True, None, pos, np.arange(len(index.data)), 0)
+    if len(index.data) >= g.index_ratio:
+        visible = Selection(index_cells(m, w, x, index, pos, g).data)
     a = m.attention("attn", q, keys, values, visible=visible, scale=g.attn_scale)
     gated = m.gate("attn_gated", a, m.part("attn_gate", both, start=g.head_dim, stop=2 * g.head_dim), kind="sigmoid")
     return m.linear("o", gated, w.o), past.extended(own) if past else own

@@ -21,7 +21,8 @@ class Qwen38Geometry(TargetGeometry):
     output gate (`OUTPUT_GATES`). The indexer has ``index_heads`` of ``index_dim`` (rotated by ``rope`` as well) and selects
     ``index_budget`` cells in blocks of ``index_ratio``. Each layer has ``experts`` of width ``intermediate``, of which
     ``experts_per_token`` are selected, and a shared one of width ``shared_intermediate``. ``ngrams[l]``: the hash of layer l's
-    n-gram table, or None; its embedding is ``ple_dim`` wide, its convolution has ``ple_taps``, dilated by the n-gram's length.
+    n-gram table of ``ngram_rows[l]`` rows, or None; its embedding is ``ple_dim`` wide, its convolution has ``ple_taps``, dilated by
+    the n-gram's length.
     """
 
     streams: int
@@ -41,6 +42,7 @@ class Qwen38Geometry(TargetGeometry):
     experts_per_token: int
     shared_intermediate: int
     ngrams: tuple[NGrams | None, ...]
+    ngram_rows: tuple[int, ...]
     ple_dim: int
     ple_taps: int
 
