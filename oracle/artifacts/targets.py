@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from oracle.artifacts import blocks, muse_target
+from oracle.artifacts import blocks, laguna_target, muse_target
 from oracle.artifacts.container import Container, Identity, StoredTensor, fail, open_container, show
 from oracle.artifacts.fields import LARGEST_DIM, Fields
 from oracle.artifacts.roles import GGUF_TARGET, Role, TargetParts, formats_of, layer_weights, take, target_roles, weight
@@ -87,8 +87,8 @@ def _read_llama(container: Container) -> TargetParts:
 
 
 # How to read each family, and what its published config calls the model.
-READERS = {FAMILY: _read_llama, muse_target.FAMILY: muse_target.read}
-ARCHITECTURES = {FAMILY: "LlamaForCausalLM", muse_target.FAMILY: muse_target.ARCHITECTURE}
+READERS = {FAMILY: _read_llama, muse_target.FAMILY: muse_target.read, laguna_target.FAMILY: laguna_target.read}
+ARCHITECTURES = {FAMILY: "LlamaForCausalLM", muse_target.FAMILY: muse_target.ARCHITECTURE, laguna_target.FAMILY: laguna_target.ARCHITECTURE}
 
 
 def _check_tied_head(container: Container, embeddings: tuple[str, ...], heads: tuple[str, ...]) -> None:
