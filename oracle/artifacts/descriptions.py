@@ -61,6 +61,7 @@ def draft_keys(family: str, model: Model) -> dict[str, Typed]:
     ):
         if value != default:
             keys[key] = Typed("f32", value)
+    keys |= _head_keys(model)
     return keys | _vocabulary(model) | {"tokenizer.ggml.mask_token_id": _u32(model.mask_token_id)}
 
 
@@ -75,7 +76,8 @@ def target_keys(arch: str, model: Model) -> dict[str, Typed]:
     )
 
 
-def _config(model: Model, stored: str) -> dict[str, Any]:
+def hf_config(model: Model, stored: str) -> dict[str, Any]:
+    """What the ``config.json`` of every family holds: sizes, dtype and ends."""
     return {
         "hidden_size": model.hidden,
         "intermediate_size": model.intermediate,
@@ -94,7 +96,7 @@ def _config(model: Model, stored: str) -> dict[str, Any]:
 
 def draft_config(family: str, model: Model, stored: str) -> dict[str, Any]:
     """``config.json`` of a drafter; taps are zero-based."""
-    config = _config(model, stored)
+    config = hf_config(model, stored)
     layer_types = ["sliding_attention" if s else "full_attention" for s in model.sliding]
     inner: dict[str, Any] = {"mask_token_id": model.mask_token_id, "target_layer_ids": list(model.tap_ids)}
     if family == muse.FAMILY and model.naming == "published":
@@ -112,7 +114,7 @@ def draft_config(family: str, model: Model, stored: str) -> dict[str, Any]:
         "model_type": muse.MODEL_TYPE if family == muse.FAMILY else "qwen3",
         "rope_theta": model.theta,
         "vocab_size": model.vocab,
-        "num_target_layers": muse.TARGET_LAYERS if family == muse.FAMILY else model.target_layers,
+        "num_target_layers": model.target_layers,
         "layer_types": layer_types,
         "block_size": model.block_size,
         "attention_bias": model.attention_bias,
@@ -128,12 +130,42 @@ def draft_config(family: str, model: Model, stored: str) -> dict[str, Any]:
         ("final_logit_softcapping", model.softcap, None),
     )
     inner |= {key: value for key, value, default in scales if value != default}
+    _describe_heads(model, config, inner)
     return config
+
+
+_DFLASH2 = {"conv_kernel_size": "conv_kernel", "conv_group_size": "conv_group", "selector_rank": "selector_rank"}
+_DFLASH2["selector_top_k"] = "selector_top_k"
+
+
+def _head_keys(model: Model) -> dict[str, Typed]:
+    """GGUF keys of DFlash 2 and DSpark parts."""
+    keys = {f"dflash.{key}": _u32(getattr(model, name)) for key, name in _DFLASH2.items() if getattr(model, name)}
+    if model.confidence != "none":
+        keys["dflash.has_confidence_head"] = Typed("bool", True)
+    if model.markov_rank or model.confidence != "none":
+        keys["dflash.sample_from_anchor"] = Typed("bool", model.sample_from_anchor)
+    return keys
+
+
+def _describe_heads(model: Model, config: dict[str, Any], inner: dict[str, Any]) -> None:
+    """The same in a config: DFlash 2's beside the taps, DSpark's at the top level."""
+    inner |= {key: getattr(model, name) for key, name in _DFLASH2.items() if getattr(model, name)}
+    if model.conv_kernel and model.selector_rank:
+        config["architectures"] = ["DFlash2DraftModel"]
+    if model.markov_rank:
+        config |= {"markov_rank": model.markov_rank, "markov_head_type": model.markov}
+    if model.confidence != "none":
+        config |= {"enable_confidence_head": True, "confidence_head_with_markov": model.confidence == "markov"}
+    if model.markov_rank or model.confidence != "none":
+        config["sample_from_anchor"] = model.sample_from_anchor
+    if model.draft_vocab:
+        config["draft_vocab_size"] = model.draft_vocab
 
 
 def target_config(model: Model, stored: str) -> dict[str, Any]:
     """``config.json`` of a ``LlamaForCausalLM`` target."""
-    config = _config(model, stored) | {
+    config = hf_config(model, stored) | {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
         "vocab_size": model.vocab,

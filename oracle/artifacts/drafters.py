@@ -7,14 +7,15 @@ from pathlib import Path
 
 import numpy as np
 
-from oracle.artifacts import muse, qwen3
+from oracle.artifacts import laguna, muse, qwen3
 from oracle.artifacts.container import Container, Identity, fail, open_container, show
+from oracle.artifacts.heads import GGUF_HEADS, target_ids
 from oracle.artifacts.roles import drafter_weights, formats_of, rename, take
 from oracle.drafters.dialect import Dialect, Geometry
 from oracle.drafters.weights import DrafterWeights
 
-FAMILIES = {muse.FAMILY: muse.describe, qwen3.FAMILY: qwen3.describe}
-KNOWN_LATER = ("qwen38-flash-next", "laguna")
+FAMILIES = {muse.FAMILY: muse.describe, qwen3.FAMILY: qwen3.describe, laguna.FAMILY: laguna.describe}
+KNOWN_LATER = ("qwen38-flash-next",)
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,9 +40,13 @@ def open_drafter_files(path: str | Path, family: str | None = None) -> DrafterFi
     family = family or resolve_family(container)
     tensors = rename(container, "model.") if container.kind == "safetensors" else container.tensors
     described = FAMILIES[family](container, set(tensors))
+    tensors = dict(tensors)
+    ids = target_ids(container, tensors, described.geometry)
     weights = take(container, tensors, described.roles)
+    if described.rearrange is not None:
+        weights = described.rearrange(weights)
     identity = Identity(family, container.kind, container.files, formats_of(weights.values()), described.warnings)
-    return DrafterFiles(described.geometry, described.dialect, drafter_weights(weights, described.geometry.layers), identity)
+    return DrafterFiles(described.geometry, described.dialect, drafter_weights(weights, described.geometry.layers, ids), identity)
 
 
 def resolve_family(container: Container) -> str:
@@ -54,7 +59,7 @@ def _resolve_gguf(container: Container) -> str:
     if key("general.architecture") != "dflash":
         found = show(container.metadata.get("general.architecture"))
         fail(container.path, f"key general.architecture: expected 'dflash' for a drafter, found {found}")
-    if key("dflash.sample_from_anchor") is True:
+    if key("dflash.sample_from_anchor") is True and GGUF_HEADS["markov.w1"] not in container.tensors:
         fail(container.path, "family qwen38-flash-next (dflash.sample_from_anchor is true) is not supported by this version")
     if key("dflash.block_count") == muse.LAYERS:
         if _muse_window(container):
@@ -82,7 +87,9 @@ def _resolve_config(container: Container) -> str:
     model_type, named = config.get("model_type"), config.get("architectures")
     if model_type == muse.MODEL_TYPE:
         return muse.FAMILY
-    if not isinstance(named, list) or named != ["DFlashDraftModel"]:
+    if laguna.matches(config):
+        return laguna.FAMILY
+    if not isinstance(named, list) or len(named) != 1 or named[0] not in qwen3.ARCHITECTURES:
         fail(
             container.metadata_path,
             f"key architectures: expected ['DFlashDraftModel'] or model_type {muse.MODEL_TYPE!r} for a drafter, "

@@ -5,11 +5,12 @@ Source: `specs/dflash-generic.md` sections 4 to 9 and 18; the meaning of a key i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from oracle.artifacts.container import Container
 from oracle.artifacts.fields import BLOCK_SIZES, LARGEST_DIM, LARGEST_LAYERS, LARGEST_WINDOW, Fields
+from oracle.artifacts.heads import Heads, head_roles, read_config_heads, read_gguf_heads
 from oracle.artifacts.muse import Description
 from oracle.artifacts.roles import drafter_roles
 from oracle.artifacts.ropes import THETA, read_rope
@@ -18,6 +19,7 @@ from oracle.drafters.dialect import Dialect, Geometry
 from oracle.recipes import Rope
 
 FAMILY = "qwen3"
+ARCHITECTURES = ("DFlashDraftModel", "DFlash2DraftModel")
 LAYER_TYPES = ("full_attention", "sliding_attention")
 DEFAULT_BLOCK = 16
 DEFAULT_THETA = 10000.0
@@ -36,11 +38,12 @@ class _Switches:
     embed_scale: float = 1.0
     output_multiplier: float = 1.0
     softcap: float | None = None
+    heads: Heads = field(default_factory=Heads)
 
 
 def describe(container: Container, names: set[str]) -> Description:
     """Read and check the metadata of a generic drafter; ``names``: the tensor names, without ``model.``."""
-    return _from_gguf(container, names) if container.kind == "gguf" else _from_config(container)
+    return _from_gguf(container, names) if container.kind == "gguf" else _from_config(container, names)
 
 
 def resolve_causal(sliding: tuple[bool, ...], *declared: bool | None) -> tuple[bool, ...]:
@@ -51,12 +54,13 @@ def resolve_causal(sliding: tuple[bool, ...], *declared: bool | None) -> tuple[b
     return sliding
 
 
-def _from_config(container: Container) -> Description:
+def _from_config(container: Container, names: set[str]) -> Description:
     config = Fields(container, container.metadata)
     named = config.values.get("architectures")
     config.ignore("architectures")
-    if not isinstance(named, list) or named != ["DFlashDraftModel"]:
-        config.refuse("architectures", "['DFlashDraftModel']", "other drafter architectures are not supported by this version")
+    if not isinstance(named, list) or len(named) != 1 or named[0] not in ARCHITECTURES:
+        known = " or ".join(f"['{a}']" for a in ARCHITECTURES)
+        config.refuse("architectures", known, "other drafter architectures are not supported by this version")
     config.must_be("model_type", "qwen3")
     inner = config.child("dflash_config")
     sizes = read_config_sizes(config, required=True)
@@ -74,7 +78,11 @@ def _from_config(container: Container) -> Description:
         embed_scale=_either(inner, config, "input_embedding_scale").number("input_embedding_scale", *SCALE, default=1.0),
         output_multiplier=_either(inner, config, "output_multiplier").number("output_multiplier", *SCALE, default=1.0),
         softcap=cap or None,
+        heads=read_config_heads(config, inner, sizes["hidden"], vocab),
     )
+    if named[0] == ARCHITECTURES[1] and not {"conv", "selector"} <= switches.heads.switches.keys():
+        wanted = "['DFlashDraftModel'], because conv_kernel_size, conv_group_size, selector_rank and selector_top_k are not all there"
+        config.refuse("architectures", wanted)
     taps = _either(inner, config, "target_layer_ids").integers(
         "target_layer_ids", 0, (target_layers or LARGEST_LAYERS) - 1, LARGEST_LAYERS
     )
@@ -90,11 +98,13 @@ def _from_config(container: Container) -> Description:
         window=window,
         window_source="none" if window is None else "file",
         context_length=context_length(config, "max_position_embeddings"),
+        **switches.heads.sizes,
     )
     config.ignore("tie_word_embeddings")
     inner.finish()
     warnings = tuple(finish_config(config))
-    return Description(geometry, _dialect(geometry, switches), drafter_roles(geometry, "hf", biases), warnings)
+    roles = drafter_roles(geometry, "hf", biases) | head_roles(geometry, switches.heads, "hf", names)
+    return Description(geometry, _dialect(geometry, switches), roles, warnings)
 
 
 def _either(inner: Fields, config: Fields, key: str) -> Fields:
@@ -128,7 +138,6 @@ def _from_gguf(container: Container, names: set[str]) -> Description:
     sizes = read_gguf_sizes(keys, "dflash", required=False)
     vocab = token_count(keys)
     sliding, window = _gguf_sliding(keys, sizes["layers"])
-    keys.must_be("dflash.sample_from_anchor", False)
     keys.must_be("dflash.rope.dimension_count", sizes["head_dim"])
     keys.must_be("dflash.vocab_size", vocab)
     keys.must_be("dflash.attention.value_scale", 1.0)
@@ -143,6 +152,7 @@ def _from_gguf(container: Container, names: set[str]) -> Description:
         embed_scale=keys.number("dflash.embedding_scale", *SCALE, default=1.0),
         output_multiplier=keys.number("dflash.logit_scale", *SCALE, default=1.0),
         softcap=cap or None,
+        heads=read_gguf_heads(keys, names, container, sizes["hidden"], vocab),
     )
     geometry = Geometry(
         **sizes,
@@ -155,10 +165,12 @@ def _from_gguf(container: Container, names: set[str]) -> Description:
         window=window,
         window_source="none" if window is None else "file",
         context_length=context_length(keys, "dflash.context_length"),
+        **switches.heads.sizes,
     )
     finish_gguf(keys)
     biases = any(name.endswith("attn_q.bias") for name in names)
-    return Description(geometry, _dialect(geometry, switches), drafter_roles(geometry, "gguf", biases))
+    roles = drafter_roles(geometry, "gguf", biases) | head_roles(geometry, switches.heads, "gguf", names)
+    return Description(geometry, _dialect(geometry, switches), roles)
 
 
 def _gguf_sliding(keys: Fields, layers: int) -> tuple[tuple[bool, ...], int | None]:
@@ -174,6 +186,7 @@ def _gguf_sliding(keys: Fields, layers: int) -> tuple[tuple[bool, ...], int | No
 
 def _dialect(g: Geometry, s: _Switches) -> Dialect:
     values: dict[str, Any] = {"embed_scale": s.embed_scale, "output_multiplier": s.output_multiplier, "softcap": s.softcap}
+    values |= s.heads.switches
     scale = g.head_dim**-0.5 if s.attn_scale is None else s.attn_scale
     rule = "none" if g.window is None else "W_LT"
     return Dialect(FAMILY, s.eps, s.rope, scale, causal=s.causal, window_rule=rule, window=g.window, **values)

@@ -20,12 +20,14 @@ from numpy.typing import NDArray
 
 from oracle.artifacts import blocks
 from oracle.artifacts.container import fail
-from oracle.artifacts.gguf_file import ARRAY, MAGIC, SCALARS, STRING
+from oracle.artifacts.gguf_file import ARRAY, GGML_TYPES, MAGIC, SCALARS, STRING
 
 ALIGNMENT = 32
 VERSION = 3
 TYPE_IDS = {kind: (code, fmt) for code, (kind, fmt) in SCALARS.items()}
-DTYPE_NAMES = {"f32": "F32", "f16": "F16", "bf16": "BF16", "f64": "F64"}
+DTYPE_NAMES = {"f32": "F32", "f16": "F16", "bf16": "BF16", "f64": "F64", "i32": "I32", "i64": "I64", "bool": "BOOL"}
+INTEGER_BYTES = {"i32": 4, "i64": 8, "bool": 1}
+INTEGER_IDS = {name: code for code, (name, _, _) in GGML_TYPES.items() if name in INTEGER_BYTES}
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,14 @@ class PlannedTensor:
     @property
     def size(self) -> int:
         """Bytes in the file. ValueError when the width does not fit the format."""
-        return math.prod(self.shape[:-1]) * blocks.row_bytes(self.stored, self.shape[-1])
+        width = self.shape[-1]
+        row = width * INTEGER_BYTES[self.stored] if self.stored in INTEGER_BYTES else blocks.row_bytes(self.stored, width)
+        return math.prod(self.shape[:-1]) * row
+
+    @property
+    def ggml_type(self) -> int:
+        """The format's id in GGUF files. ValueError for one it does not have."""
+        return INTEGER_IDS[self.stored] if self.stored in INTEGER_IDS else blocks.format_of(self.stored).ggml_type
 
 
 @dataclass(frozen=True)
@@ -76,7 +85,7 @@ def write_gguf(path: Path, metadata: dict[str, Typed], tensors: Sequence[Planned
         offset = 0
         for t in tensors:
             dims = t.shape[::-1]
-            stream.write(_string(t.name) + struct.pack(f"<I{len(dims)}QIQ", len(dims), *dims, blocks.FORMATS[t.stored].ggml_type, offset))
+            stream.write(_string(t.name) + struct.pack(f"<I{len(dims)}QIQ", len(dims), *dims, t.ggml_type, offset))
             offset += -(-t.size // ALIGNMENT) * ALIGNMENT
         _pad(stream)
         for t in tensors:
