@@ -20,6 +20,7 @@ from parity.local import Local
 from parity.models import Progress, declared_stages, open_case_model, run
 from parity.report import Divergence, Report
 from parity.rolled import Rolled
+from parity.sensitivity import KNOBS, ledger
 from parity.threads import threads_for
 
 if TYPE_CHECKING:
@@ -36,9 +37,14 @@ def compare_dump(
     mode: str = "both",
     members: int = 8,
     required: Iterable[str] = (),
+    certify: bool = False,
     progress: Progress | None = None,
 ) -> Report:
-    """Judge ``dump`` against the oracle. ``required``: stage patterns whose absence is *missing* (inconclusive), not merely unseen."""
+    """Judge ``dump`` against the oracle.
+
+    ``required``: stage patterns whose absence is *missing* (inconclusive), not merely unseen, or conventions of `sensitivity.KNOBS`
+    that the case must be able to certify. ``certify``: add the sensitivity ledger.
+    """
     if mode not in MODES:
         raise UsageError(f"mode {mode!r}: expected {', '.join(MODES)}")
     check_identity(case, dump)
@@ -47,8 +53,16 @@ def compare_dump(
     )
     names = declared_stages(case)
     total = sum(int(np.prod(shape)) for _, _, shape in names)
-    _presence(report, dump, [key for key, _, _ in names], tuple(required))
+    wanted = tuple(required)
+    _presence(report, dump, [key for key, _, _ in names], tuple(r for r in wanted if r not in KNOBS))
     say = progress or (lambda _: None)
+    if certify or any(r in KNOBS for r in wanted):
+        say("sensitivity: what this case could see")
+        with threads_for(open_case_model(case)):
+            entries = ledger(case, arithmetic, total)
+        report.sensitivity = [asdict(e) | {"certified": e.certified} for e in entries]
+        certified = {e.knob for e in entries if e.certified}
+        report.uncertified = [r for r in wanted if r in KNOBS and r not in certified]
     if "local" in report.modes:
         began = time.perf_counter()
         say("local: oracle on the candidate's inputs")

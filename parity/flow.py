@@ -26,6 +26,7 @@ def run_candidate(
     members: int = 8,
     fault: str | None = None,
     required: Iterable[str] = (),
+    certify: bool = False,
     keep: Path | None = None,
     threads: int = 0,
     timeout: float = 600.0,
@@ -50,6 +51,7 @@ def run_candidate(
             mode=mode,
             members=members,
             required=required,
+            certify=certify,
             progress=progress,
         )
         report.timing["candidate_s"] = seconds

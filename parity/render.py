@@ -40,6 +40,8 @@ def text(report: Report, *, every_stage: bool = False, color: bool = False, widt
         console.print(_stages(report, every_stage))
     if report.margins:
         console.print(_margins(report))
+    for line in _sensitivity(report):
+        console.print(line)
     return out.getvalue()
 
 
@@ -53,6 +55,8 @@ def headline(report: Report) -> str:
     if report.verdict == "inconclusive":
         if report.missing:
             why = f"{len(report.missing)} required stages were not recorded: {', '.join(report.missing[:3])}"
+        elif report.uncertified:
+            why = f"this case cannot certify {', '.join(report.uncertified)}"
         else:
             why = "no stage was compared" if not report.compared else f"{len(report.inconclusive)} stages cannot be judged"
         return f"INCONCLUSIVE {why} - {name}"
@@ -229,6 +233,14 @@ def _margins(report: Report) -> Table:
         table.caption = f"{len(report.margins) - SHOWN_MARGINS} wider margins not shown"
         table.caption_justify = "left"
     return table
+
+
+def _sensitivity(report: Report) -> list[str]:
+    """What the case could have seen, and what it could not."""
+    seen = [f"{e['knob']} {_number(e['factor'])}" for e in report.sensitivity if e["certified"]]
+    blind = [f"{e['knob']} {_number(e['factor'])}" for e in report.sensitivity if not e["certified"]]
+    lines = [f"certified (difference / tolerance): {', '.join(seen)}"] if seen else []
+    return lines + ([f"NOT certified by this case: {', '.join(blind)}"] if blind else [])
 
 
 def junit(reports: dict[str, Report]) -> str:

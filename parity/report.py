@@ -108,6 +108,8 @@ class Report:
     divergences: list[Divergence] = field(default_factory=list)
     consequences: list[Divergence] = field(default_factory=list)
     margins: list[Margin] = field(default_factory=list)
+    sensitivity: list[dict[str, Any]] = field(default_factory=list)
+    uncertified: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     unseen: list[str] = field(default_factory=list)
     extra: list[str] = field(default_factory=list)
@@ -127,7 +129,7 @@ class Report:
     def verdict(self) -> str:
         if self.divergences:
             return "divergence"
-        return "inconclusive" if self.missing or self.inconclusive or not self.compared else "parity"
+        return "inconclusive" if self.missing or self.uncertified or self.inconclusive or not self.compared else "parity"
 
     @property
     def compared(self) -> int:

@@ -39,7 +39,9 @@ def compare(
     folder = case_path or dump.parent / "case"
     if not (folder / "case.json").exists():
         raise UsageError(f"{dump}: there is no case at {folder}; name it with --case")
-    report = compare_dump(load(folder), opened, judged, mode=mode, members=members, required=require, progress=shared.progress)
+    report = compare_dump(
+        load(folder), opened, judged, mode=mode, members=members, required=require, certify=True, progress=shared.progress
+    )
     shared.done()
     return shared.emit(report, json_out, junit, every_stage, quiet)
 

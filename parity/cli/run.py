@@ -64,6 +64,7 @@ def run(
         members=members,
         fault=fault,
         required=require,
+        certify=True,
         keep=keep,
         threads=threads,
         timeout=timeout,

@@ -1,0 +1,67 @@
+"""A fixture proves nothing about a convention it cannot see: the ledger says which it can."""
+
+from __future__ import annotations
+
+import pytest
+
+from oracle.arithmetic import named
+from parity import render
+from parity.making import drafter_case
+from parity.sensitivity import KNOBS, ledger
+
+
+def factors(case, arithmetic="f32"):
+    return {e.knob: e for e in ledger(case, named(arithmetic), 100_000)}
+
+
+def muse_of(models, context):
+    return drafter_case(models / "muse/draft.gguf", models / "muse/borrowed.gguf", context=context, block=3)
+
+
+def test_a_context_inside_the_window_cannot_certify_it(models):
+    """Window 9, inclusive: six rows of context and a block of three reach back eight positions."""
+    short, long = factors(muse_of(models, 6)), factors(muse_of(models, 20))
+    assert not short["window-1"].certified and short["window-1"].factor == 0.0
+    assert not short["window+1"].certified and short["window+1"].factor == 0.0
+    assert long["window-1"].certified and long["window+1"].certified
+    assert long["window-1"].stage == "draft.L0.attn" or long["window-1"].stage.endswith(".attn")
+
+
+def test_a_shorter_window_shows_before_a_longer_one(models):
+    """At nine rows the first block row's own window is full: one less is seen, one more is not yet."""
+    edge = factors(muse_of(models, 7))
+    assert edge["window-1"].certified and not edge["window+1"].certified
+
+
+def test_every_convention_of_a_rich_case_is_certified_in_f32(muse):
+    found = factors(muse)
+    assert set(found) == set(KNOBS)
+    assert all(e.certified for e in found.values()), {k: e.factor for k, e in found.items() if not e.certified}
+
+
+def test_what_a_family_does_not_have_is_left_out(target):
+    found = factors(target)
+    assert "window-1" not in found and found["causality"].certified
+
+
+def test_bf16_sees_less_than_f32(muse):
+    fine, coarse = factors(muse), factors(muse, "bf16")
+    assert coarse["attention scale"].factor < fine["attention scale"].factor
+
+
+def test_requiring_what_cannot_be_seen_is_inconclusive(judged, models):
+    report = judged(muse_of(models, 4), "f32", required=("window-1",))
+    assert report.exit_status == 3 and report.uncertified == ["window-1"]
+    assert render.headline(report).startswith("INCONCLUSIVE this case cannot certify window-1")
+    assert "NOT certified by this case: window-1 0.00" in render.text(report)
+
+
+def test_requiring_what_can_be_seen_changes_nothing(judged, models):
+    assert judged(muse_of(models, 20), "f32", required=("window-1", "eps")).exit_status == 0
+
+
+@pytest.mark.parametrize("knob", KNOBS)
+def test_a_certified_convention_is_one_whose_mistake_is_found(judged, muse, knob):
+    """The ledger's promise, kept: plant the mistake, and local mode sees it."""
+    assert factors(muse)[knob].certified
+    assert judged(muse, "f32", KNOBS[knob]).verdict == "divergence"
