@@ -196,11 +196,11 @@ def make_artifact(
     """Write seeded artifacts into ``out_dir`` and return what to open: the model, then what it borrows from.
 
     ``muse-glimmer``: ``draft.gguf`` (or ``drafter/``) and its target ``target.gguf`` (or ``target/``). ``qwen3``: ``drafter/``
-    (or ``draft.gguf``) and the target ``target/``. ``llama``: ``target/`` or ``target.gguf``. ``weights``: a format of `blocks.FORMATS` for all
-    matrices; ``q4_k`` mixes q6_k and q5_k in. ``container``: ``gguf`` or ``safetensors``; the default follows the family
-    and the format. ``role``: ``target`` for the target alone of a family that has both; ``overrides``: fields of the `Model`
-    of that role. At release size only the drafter is written for ``qwen3``, the drafter and ``borrowed.gguf`` (the target's
-    embedding and head) for ``muse-glimmer``, and matrices are random blocks, streamed. ValueError for a choice that does not
+    (or ``draft.gguf``) and the target ``target/``. ``llama``: ``target/`` or ``target.gguf``. ``weights``: a format of
+    `blocks.FORMATS` for all matrices; ``q4_k`` mixes q6_k and q5_k in. ``container``: ``gguf`` or ``safetensors``; the default
+    follows the family and the format. ``role``: ``target`` for the target alone of a family that has both; ``overrides``: fields
+    of the `Model` of that role. At release size only the drafter is written for ``qwen3``, the drafter and ``borrowed.gguf`` (the
+    target's embedding and head) for ``muse-glimmer``, and matrices are random blocks, streamed. ValueError for a choice that does not
     exist or does not fit.
     """
     _check_choices(family, size, weights, container, role, overrides)

@@ -70,22 +70,31 @@ def values_of(seed: int, key: str, shape: tuple[int, ...], small_row: int | None
     return matrix.reshape(shape)
 
 
-def plan(recipe: Recipe, roles: dict[str, Role], permuted: dict[str, int] | None = None) -> list[PlannedTensor]:
-    """One planned tensor per role. ``permuted``: role suffix -> heads whose rows go from half to interleaved pairs."""
+def plan(
+    recipe: Recipe, roles: dict[str, Role], permuted: dict[str, int] | None = None, added: dict[str, float] | None = None
+) -> list[PlannedTensor]:
+    """One planned tensor per role. ``permuted``: role suffix -> heads whose rows go from half to interleaved pairs.
+
+    ``added``: role suffix -> what is added to every value, -1 for norms that are stored centred.
+    """
     planned = []
     for key, role in roles.items():
         part = key.rsplit(".", 1)[-1]
         heads = (permuted or {}).get(part)
         stored = recipe.stored(part)
-        produce = _random(recipe, key, role, stored) if recipe.random and len(role.flat) > 1 else _encoded(recipe, key, role, stored, heads)
+        more = (added or {}).get(part, 0.0)
+        drawn = recipe.random and len(role.flat) > 1
+        produce = _random(recipe, key, role, stored) if drawn else _encoded(recipe, key, role, stored, heads, more)
         planned.append(PlannedTensor(role.name, role.flat, stored, produce))
     return planned
 
 
-def _encoded(recipe: Recipe, key: str, role: Role, stored: str, heads: int | None) -> Callable[[], Iterator[NDArray[np.uint8]]]:
+def _encoded(
+    recipe: Recipe, key: str, role: Role, stored: str, heads: int | None, more: float
+) -> Callable[[], Iterator[NDArray[np.uint8]]]:
     def produce() -> Iterator[NDArray[np.uint8]]:
         small = recipe.small_row if key == "embedding" else None
-        values = values_of(recipe.seed, key, role.shape, small).reshape(-1, role.flat[-1])
+        values = values_of(recipe.seed, key, role.shape, small).reshape(-1, role.flat[-1]) + more
         if heads is not None:
             values = interleave(values, heads)
         step = max(1, CHUNK_VALUES // values.shape[1])

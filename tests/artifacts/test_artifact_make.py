@@ -139,7 +139,7 @@ def test_scaled_and_tied_targets(container: str, tmp_path: Path) -> None:
 def test_the_muse_export_naming(tmp_path: Path) -> None:
     path = small_model("muse-glimmer", "safetensors", "bf16", tmp_path, naming="export")[0]
     assert "dflash_config" in json.loads((path / "config.json").read_text())
-    assert open_drafter_files(path).geometry.target_layers == 52
+    assert open_drafter_files(path).geometry.target_layers == MODELS["muse-glimmer", "tiny"].target_layers
 
 
 @pytest.mark.parametrize(
@@ -203,18 +203,19 @@ def test_release_tensors_are_drawn_in_bounded_chunks() -> None:
 
 def test_the_release_path_writes_a_sound_file(tmp_path: Path) -> None:
     sizes = {"hidden": 512, "intermediate": 1024, "vocab": 2048, "mask_token_id": 2000}
-    path = make_artifact("muse-glimmer", "release", "q4_k", tmp_path, **sizes)[0]
+    path, lender = make_artifact("muse-glimmer", "release", "q4_k", tmp_path, **sizes)
+    assert inspect_artifact(lender)["role"] == "lender"
     values = open_drafter_files(path).weights.layers[4].down.array()
     assert np.isfinite(values).all() and 0.5 < values.std() * np.sqrt(1024) < 2.0
 
 
 def test_inspect_a_sound_and_a_damaged_file(tmp_path: Path) -> None:
-    draft, lender = small_model("muse-glimmer", "gguf", "q4_k", tmp_path)
+    draft, target = small_model("muse-glimmer", "gguf", "q4_k", tmp_path)
     report = json.loads(json.dumps(inspect_artifact(draft)))
     assert report["problems"] == [] and report["role"] == "drafter" and report["family"] == "muse-glimmer"
     assert report["geometry"]["window"] == 24 and report["dialect"]["window_rule"] == "W_LE"
     assert len(report["files"][0]["sha256"]) == 64 and len(report["tensors"]) == 58
-    assert inspect_artifact(lender)["role"] == "lender"
+    assert inspect_artifact(target)["role"] == "target" and inspect_artifact(target)["geometry"]["softcap"] == 20.0
     assert inspect_artifact(small_model("llama", "safetensors", "f32", tmp_path)[0])["role"] == "target"
     data = bytearray(draft.read_bytes())
     at = draft.read_bytes().index(np.asarray(open_drafter_files(draft).weights.norm.raw).tobytes())

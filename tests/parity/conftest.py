@@ -38,7 +38,7 @@ def drafter(models: Path) -> Case:
 
 @pytest.fixture(scope="session")
 def muse(models: Path) -> Case:
-    return drafter_case(models / "muse/draft.gguf", models / "muse/borrowed.gguf", appends=(12, 3), accepts=(1,), seed=1)
+    return drafter_case(models / "muse/draft.gguf", models / "muse/target.gguf", appends=(12, 3), accepts=(1,), seed=1)
 
 
 @pytest.fixture(scope="session")
