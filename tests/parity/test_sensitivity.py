@@ -14,22 +14,22 @@ def factors(case, arithmetic="f32"):
     return {e.knob: e for e in ledger(case, named(arithmetic), 100_000)}
 
 
-def muse_of(models, context):
-    return drafter_case(models / "muse/draft.gguf", models / "muse/borrowed.gguf", context=context, block=3)
+def muse_of(muse, context):
+    return drafter_case(muse.model, muse.borrowed, context=context, block=3)
 
 
-def test_a_context_inside_the_window_cannot_certify_it(models):
+def test_a_context_inside_the_window_cannot_certify_it(muse):
     """Window 9, inclusive: six rows of context and a block of three reach back eight positions."""
-    short, long = factors(muse_of(models, 6)), factors(muse_of(models, 20))
+    short, long = factors(muse_of(muse, 6)), factors(muse_of(muse, 20))
     assert not short["window-1"].certified and short["window-1"].factor == 0.0
     assert not short["window+1"].certified and short["window+1"].factor == 0.0
     assert long["window-1"].certified and long["window+1"].certified
     assert long["window-1"].stage == "draft.L0.attn" or long["window-1"].stage.endswith(".attn")
 
 
-def test_a_shorter_window_shows_before_a_longer_one(models):
+def test_a_shorter_window_shows_before_a_longer_one(muse):
     """At nine rows the first block row's own window is full: one less is seen, one more is not yet."""
-    edge = factors(muse_of(models, 7))
+    edge = factors(muse_of(muse, 7))
     assert edge["window-1"].certified and not edge["window+1"].certified
 
 
@@ -49,15 +49,15 @@ def test_bf16_sees_less_than_f32(muse):
     assert coarse["attention scale"].factor < fine["attention scale"].factor
 
 
-def test_requiring_what_cannot_be_seen_is_inconclusive(judged, models):
-    report = judged(muse_of(models, 4), "f32", required=("window-1",))
+def test_requiring_what_cannot_be_seen_is_inconclusive(judged, muse):
+    report = judged(muse_of(muse, 4), "f32", required=("window-1",))
     assert report.exit_status == 3 and report.uncertified == ["window-1"]
     assert render.headline(report).startswith("INCONCLUSIVE this case cannot certify window-1")
     assert "NOT certified by this case: window-1 0.00" in render.text(report)
 
 
-def test_requiring_what_can_be_seen_changes_nothing(judged, models):
-    assert judged(muse_of(models, 20), "f32", required=("window-1", "eps")).exit_status == 0
+def test_requiring_what_can_be_seen_changes_nothing(judged, muse):
+    assert judged(muse_of(muse, 20), "f32", required=("window-1", "eps")).exit_status == 0
 
 
 @pytest.mark.parametrize("knob", KNOBS)
