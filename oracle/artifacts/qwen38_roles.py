@@ -142,7 +142,8 @@ def rows(w: Weight, start: int, stop: int, axes: Axes, shape: tuple[int, ...]) -
 def target_weights(found: Mapping[str, Weight], g: Qwen38Geometry) -> Qwen38Weights:
     """The weights out of tensors keyed as `target_roles` keys them."""
     layers = tuple(_layer({k.partition(".")[2]: w for k, w in found.items() if k.startswith(f"{n}.")}, n, g) for n in range(g.layers))
-    return Qwen38Weights(found["embedding"], layers, _hyper_weights(found, "final"), found["head"])
+    final = _hyper_weights(found, "final")
+    return Qwen38Weights(found["embedding"], layers, final.norm, found["head"], final)
 
 
 def _hyper_weights(found: Mapping[str, Weight], key: str) -> HyperWeights:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from oracle.artifacts import blocks, laguna_target, muse_target
+from oracle.artifacts import blocks, laguna_target, muse_target, qwen38_target
 from oracle.artifacts.container import Container, Identity, StoredTensor, fail, open_container, show
 from oracle.artifacts.fields import LARGEST_DIM, Fields
 from oracle.artifacts.roles import GGUF_TARGET, Role, TargetParts, formats_of, layer_weights, take, target_roles, weight
@@ -62,7 +62,7 @@ def target_family(container: Container) -> str:
     else:
         named = container.metadata.get("architectures")
         key, found = "architectures", named[0] if isinstance(named, list) and len(named) == 1 else named
-        known = {name: family for family, name in ARCHITECTURES.items()}
+        known = {name: family for family, name in ARCHITECTURES.items()} | {qwen38_target.MULTIMODAL: qwen38_target.FAMILY}
     if not isinstance(found, str) or found not in known:
         expected = " or ".join(repr(k) for k in known)
         fail(
@@ -88,7 +88,9 @@ def _read_llama(container: Container) -> TargetParts:
 
 # How to read each family, and what its published config calls the model.
 READERS = {FAMILY: _read_llama, muse_target.FAMILY: muse_target.read, laguna_target.FAMILY: laguna_target.read}
+READERS[qwen38_target.FAMILY] = qwen38_target.read
 ARCHITECTURES = {FAMILY: "LlamaForCausalLM", muse_target.FAMILY: muse_target.ARCHITECTURE, laguna_target.FAMILY: laguna_target.ARCHITECTURE}
+ARCHITECTURES[qwen38_target.FAMILY] = qwen38_target.ARCHITECTURE
 
 
 def _check_tied_head(container: Container, embeddings: tuple[str, ...], heads: tuple[str, ...]) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from oracle.ngrams import NGrams, Table
 from oracle.targets.moe import Mixture
-from oracle.targets.weights import TargetGeometry
+from oracle.targets.weights import TargetGeometry, TargetWeights
 from oracle.weights import Weight
 
 OUTPUT_GATES = ("sigmoid", "silu")
@@ -129,10 +129,8 @@ class Qwen38Layer:
 
 
 @dataclass(frozen=True, eq=False)
-class Qwen38Weights:
-    """``embedding, head [vocab, in]``, the layers and the final read."""
+class Qwen38Weights(TargetWeights):
+    """``embedding, head [vocab, in]``, the layers; ``final``: the last hyper-connection read, whose norm is ``norm``."""
 
-    embedding: Weight
-    layers: tuple[Qwen38Layer, ...]
+    layers: tuple[Qwen38Layer, ...]  # type: ignore[assignment]
     final: HyperWeights
-    head: Weight

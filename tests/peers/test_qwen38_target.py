@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
 
+import oracle
 from oracle.models import Target
 from tests.peers.qwen38_cases import CASES, TAPS, Case, portioned, wrong_readings
 
@@ -66,6 +68,12 @@ def test_every_wrong_reading_misses(case: Case, official):
     wrong: dict[str, Target] = wrong_readings(case)
     for name, target in wrong.items():
         assert difference(target.window(case.ids, taps=TAPS), official(case)) > MISS, name
+
+
+@pytest.mark.parametrize("case", [CASES[0], CASES[3]], ids=lambda case: case.name)
+def test_a_folder_saved_by_the_package_opens_as_the_same_target(case: Case, peer: ModuleType, official, tmp_path: Path):
+    peer.build(case).save_pretrained(tmp_path)
+    assert difference(oracle.open_target(tmp_path).window(case.ids, taps=TAPS), official(case)) <= TOLERANCE
 
 
 def test_widening_changed_nothing_but_the_precision(peer: ModuleType, official):
