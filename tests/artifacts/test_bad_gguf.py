@@ -253,5 +253,10 @@ def test_a_borrowed_head_must_fit_the_embedding(tmp_path: Path) -> None:
 
 def test_an_unknown_family_is_refused(tmp_path: Path) -> None:
     data = muse_gguf().render()
-    refused(tmp_path / "d.gguf", data, lambda p: open_drafter_files(p, "laguna"), ["'laguna'", "not supported by this version"])
+    refused(
+        tmp_path / "d.gguf",
+        data,
+        lambda p: open_drafter_files(p, "qwen38-flash-next"),
+        ["'qwen38-flash-next'", "not supported by this version"],
+    )
     refused(tmp_path / "d.gguf", data, lambda p: open_drafter_files(p, "gpt"), ["'gpt'", "unknown", "qwen3"])

@@ -139,7 +139,7 @@ QWEN3: dict[str, tuple[Edit, list[str]]] = {
     "another architecture": (config(architectures=["DFlash2DraftModel"]), ["architectures", "DFlash2DraftModel"]),
     "two architectures": (config(architectures=["DFlashDraftModel", "X"]), ["architectures"]),
     "architecture a string": (config(architectures="DFlashDraftModel"), ["architectures"]),
-    "another model type": (config(model_type="laguna"), ["model_type", "'laguna'"]),
+    "another model type": (config(model_type="gemma"), ["model_type", "'gemma'"]),
     "no model type": (without("model_type"), ["ambiguous", "--family"]),
     "layers missing": (without("num_hidden_layers"), ["missing key num_hidden_layers"]),
     "layers a float": (config(num_hidden_layers=2.0), ["num_hidden_layers", "2.0"]),
