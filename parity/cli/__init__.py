@@ -11,10 +11,12 @@ import click
 COMMANDS = {
     "run": ("run", "oracle against a candidate on a case"),
     "compare": ("dumps", "a saved dump against the oracle"),
+    "explain": ("dumps", "why a dump diverges"),
     "diff": ("dumps", "two dumps of the same case"),
     "case": ("case", "make | show"),
     "artifact": ("artifact", "make: seeded artifacts of a family"),
     "inspect": ("artifact", "validate an artifact"),
+    "convert": ("convert", "SafeTensors <-> GGUF, bit-exact read-back"),
     "stages": ("about", "the stage vocabulary of a family"),
     "faults": ("about", "the faults that --fault can plant"),
     "backends": ("about", "what can run here, and why not"),

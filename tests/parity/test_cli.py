@@ -187,6 +187,18 @@ def test_a_changed_artifact_is_refused(parity, models, tmp_path):
     assert status == 2 and "the artifact has changed" in err
 
 
+def test_explain_names_the_mistake_from_the_dump_alone(parity, models, tmp_path):
+    fault = "norm.eps:stage=draft.L1.xn,factor=1000"
+    parity("run", *options(models), "--candidate", "f32", "--mode", "local", "--keep", tmp_path / "kept", "--fault", fault)
+    status, out, _ = parity("explain", tmp_path / "kept/dump")
+    assert status == 1 and "explained by norm.eps: eps 0.001 in place of 1e-06" in out
+    status, out, _ = parity("explain", tmp_path / "kept/dump", "--json", "-")
+    assert json.loads(out)["first_divergence"]["explanations"][0]["kind"] == "norm.eps"
+    parity("run", *options(models), "--candidate", "f32", "--mode", "local", "--keep", tmp_path / "clean")
+    status, out, _ = parity("explain", tmp_path / "clean/dump")
+    assert status == 0 and out.startswith("PARITY") and out.count("\n") == 1
+
+
 def test_diff_tells_same_different_and_absent(parity, models, tmp_path):
     for name, fault in (("a", None), ("b", None), ("c", "norm.eps:stage=draft.L1.xn,factor=100,rows=1")):
         extra = ("--fault", fault) if fault else ()
