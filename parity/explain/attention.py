@@ -12,8 +12,6 @@ from oracle.recipes import WINDOW_RULES, Visible
 from oracle.tensor import Tensor
 from parity.explain.base import Hypothesis, Suspect, rounder, with_args, with_params
 
-MAX_CELLS = 256
-
 
 @dataclass(frozen=True, eq=False)
 class Without(Visible):
@@ -24,6 +22,21 @@ class Without(Visible):
     def matrix(self) -> NDArray[np.bool_]:
         seen = super().matrix()
         return seen if self.missing is None else seen & ~self.missing[None, :]
+
+
+@dataclass(frozen=True, eq=False)
+class With(Visible):
+    """Visibility and some cells more."""
+
+    added: NDArray[np.bool_] | None = None
+
+    def matrix(self) -> NDArray[np.bool_]:
+        seen = super().matrix()
+        return seen if self.added is None else seen | self.added[None, :]
+
+
+def with_cell(v: Visible, added: NDArray[np.bool_]) -> With:
+    return With(v.rule, v.causal, v.window, v.q_pos, v.k_pos, v.block_start, added)
 
 
 def without(v: Visible, missing: NDArray[np.bool_]) -> Without:
@@ -125,12 +138,35 @@ def _heads(s: Suspect) -> Iterator[Hypothesis]:
 
 
 def _cells(s: Suspect) -> Iterator[Hypothesis]:
-    """One cell missing: each in turn, where there are few enough."""
+    """One cell missing or, among the unseen, one seen too many: the cell whose absence (presence) fits the outputs best."""
     v: Visible = s.stage.params["visible"]
-    seen = v.matrix()[s.rows].any(0)
-    cells = np.flatnonzero(seen)
-    if len(cells) <= MAX_CELLS:
-        for cell in cells:
-            missing = np.arange(len(v.k_pos)) == cell
-            text = f"cell {cell} (position {int(v.k_pos[cell])}) not seen"
-            yield Hypothesis("attention.cell", text, with_params(s.stage, visible=without(v, missing)))
+    missing, extra = _best_cells(s)
+    for cell in missing:
+        text = f"cell {cell} (position {int(v.k_pos[cell])}) not seen"
+        yield Hypothesis("attention.cell", text, with_params(s.stage, visible=without(v, np.arange(len(v.k_pos)) == cell)))
+    for cell in extra:
+        text = f"cell {cell} (position {int(v.k_pos[cell])}) seen, though it is not visible"
+        yield Hypothesis("attention.cell", text, with_params(s.stage, visible=with_cell(v, np.arange(len(v.k_pos)) == cell)))
+
+
+def _best_cells(s: Suspect) -> tuple[list[int], list[int]]:
+    """Without cell j the output is ``(o - p_j v_j) / (1 - p_j)``, with an unseen one ``(o + e_j v_j) / (1 + e_j)``: the nearest of each."""
+    q, k, values = (a.data for a in s.stage.args)
+    seen, scale = s.stage.params["visible"].matrix(), s.stage.params["scale"]
+    group = q.shape[1] // k.shape[1]
+    cost = np.zeros((2, len(k)))
+    for head in s.heads if s.heads is not None else range(q.shape[1]):
+        kv = head // group
+        for row in s.rows:
+            scores = k[:, kv] @ q[row, head] * scale
+            weight = np.exp(scores - scores[seen[row]].max(initial=-np.inf))
+            p = weight / weight[seen[row]].sum()
+            o, v = s.y.data[row, head], values[:, kv]
+            with np.errstate(all="ignore"):
+                for kind, sign in enumerate((-1.0, 1.0)):
+                    changed = (o + sign * p[:, None] * v) / (1 + sign * p[:, None])
+                    cost[kind] += np.where(
+                        seen[row] == (sign < 0), np.square(changed - s.c[row, head]).sum(1), np.square(o - s.c[row, head]).sum()
+                    )
+    missing, extra = ([int(c.argmin())] if np.isfinite(c).any() else [] for c in cost)
+    return missing, extra

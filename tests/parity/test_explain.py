@@ -193,3 +193,14 @@ def test_an_explanation_covers_only_where_the_mistake_is(rng):
     assert "times 1.01" in texts(stage, c)[0]
     c[4] = rng.standard_normal(12)
     assert texts(stage, c) == []
+
+
+def test_one_cell_too_many(rng):
+    from oracle.recipes import Visible
+    from parity.explain.attention import with_cell
+
+    visible = Visible("W_LT", True, 4, np.arange(8, 12), np.arange(12), 8)
+    q, k, v = t(rng, 4, 4, 8), t(rng, 12, 2, 8), t(rng, 12, 2, 8)
+    stage = stage_of("attention", q, k, v, visible=visible, scale=8**-0.5)
+    wrong = stage_of("attention", q, k, v, visible=with_cell(visible, np.arange(12) == 2), scale=8**-0.5)
+    assert texts(stage, f32_of(wrong))[0] == "attention.cell: cell 2 (position 2) seen, though it is not visible"
