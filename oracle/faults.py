@@ -120,9 +120,10 @@ def _rope_theta(options: dict[str, str]) -> Edit:
 
 def _rope_style(options: dict[str, str]) -> Edit:
     style = options["style"]
-    if style not in ROPE_STYLES:
-        raise FaultError(f"style={style}: expected one of {', '.join(ROPE_STYLES)}")
-    return _recipe(lambda recipe: replace(recipe, style=style))
+    if style not in (*ROPE_STYLES, "other"):
+        raise FaultError(f"style={style}: expected one of {', '.join(ROPE_STYLES)} or other")
+    others = dict(zip(ROPE_STYLES, reversed(ROPE_STYLES), strict=True))
+    return _recipe(lambda recipe: replace(recipe, style=others[recipe.style] if style == "other" else style))
 
 
 def _norm_eps(options: dict[str, str]) -> Edit:
@@ -184,7 +185,7 @@ KINDS = {
     for k in (
         Kind("rope.position", "*.q_rope", {"offset": "1"}, _rope_position, "rotated by pos + offset (an expression in h and r)"),
         Kind("rope.theta", "*_rope", {"factor": "1.001"}, _rope_theta, "theta times factor"),
-        Kind("rope.style", "*_rope", {"style": "interleaved"}, _rope_style, "halves and neighbours confused"),
+        Kind("rope.style", "*_rope", {"style": "other"}, _rope_style, "halves and neighbours confused"),
         Kind("norm.eps", "*.xn", {"factor": "10"}, _norm_eps, "eps times factor"),
         Kind("norm.offset", "*.xn", {"offset": "1"}, _norm_offset, "the weight taken as offset + w"),
         Kind("linear.scale", "*.q_raw", {"factor": "1.001"}, _linear_scale, "the weight times factor"),

@@ -12,6 +12,7 @@ from oracle.models import Drafter, Target, open_drafter, open_target
 from oracle.tensor import Array
 from parity.case import Case, Step, append, propose, window
 from parity.errors import UsageError
+from parity.models import whole_target
 
 TARGETS = ("llama",)
 DEFAULT_CONTEXT = 48
@@ -73,10 +74,11 @@ def _block(anchor: int, mask: int, rows: int) -> list[int]:
 def _stream(drafter: Drafter, borrowed: Path, rows: int, rng: Any) -> tuple[Array, Array, str]:
     """Token ids [rows + 1] and features [rows, taps * dim]: of the borrowed target where it is one, else seeded."""
     g = drafter.geometry
-    ids = rng.integers(0, g.vocab, rows + 1)
-    target = _whole_target(drafter, borrowed)
-    if target is not None and rows:
-        ids = rng.integers(0, target.geometry.vocab, rows + 1)
+    ids = _tokens(rng, rows + 1, g.vocab)
+    target = whole_target(borrowed)
+    fits = target is not None and target.geometry.hidden == g.target_hidden and max(g.tap_ids) < target.geometry.layers
+    if target is not None and fits and rows:
+        ids = _tokens(rng, rows + 1, target.geometry.vocab, target)
         return ids, target.window(ids[:rows], taps=g.tap_ids).features, f"taps {list(g.tap_ids)} of {borrowed.name}"
     features = rng.standard_normal((rows, len(g.tap_ids) * g.target_hidden)) * rng.uniform(0.3, 3.0, (1, len(g.tap_ids) * g.target_hidden))
     massive = rng.integers(0, features.shape[1], 3)
@@ -84,15 +86,10 @@ def _stream(drafter: Drafter, borrowed: Path, rows: int, rng: Any) -> tuple[Arra
     return ids, features, "seeded"
 
 
-def _whole_target(drafter: Drafter, borrowed: Path) -> Target | None:
-    from oracle.artifacts import ArtifactError
-
-    try:
-        target = open_target(borrowed)
-    except ArtifactError:
-        return None
-    fits = target.geometry.hidden == drafter.geometry.target_hidden and max(drafter.tap_ids) < target.geometry.layers
-    return target if fits else None
+def _tokens(rng: Any, count: int, vocab: int, target: Target | None = None) -> Any:
+    """Seeded token ids [count]; ids that stand for an image or video in the target become the first token."""
+    ids = rng.integers(0, vocab, count)
+    return ids if target is None else np.where(np.isin(ids, getattr(target.geometry, "placeholders", ())), 0, ids)
 
 
 def target_case(
@@ -109,7 +106,7 @@ def target_case(
     rng = np.random.default_rng(seed)
 
     def tokens(what: Sequence[int] | int) -> list[int]:
-        return [int(t) for t in (rng.integers(0, target.geometry.vocab, what) if isinstance(what, int) else what)]
+        return [int(t) for t in (_tokens(rng, what, target.geometry.vocab, target) if isinstance(what, int) else what)]
 
     first, second = tokens(prefill), tokens(block)
     steps = ([window(first, 0)] if first else []) + ([window(second, len(first))] if second else [])

@@ -17,7 +17,7 @@ from parity.case import Case, Step
 from parity.errors import UsageError
 
 if TYPE_CHECKING:
-    from oracle.artifacts import Identity
+    from oracle.artifacts import Borrowed, Identity
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,12 +73,32 @@ def _open(case: Case) -> CaseModel:
     if case.borrowed is None:
         raise UsageError(f"case {case.name}: a drafter borrows its target's embedding and head: name a file that holds them (--borrowed)")
     borrowed = open_borrowed(case.borrowed)
-    for what, w in (("embedding", borrowed.embedding), ("head", borrowed.head)):
-        if w.width != drafter.geometry.hidden:
-            wide = f"{w.name} is {w.width} wide, the drafter's hidden width is {drafter.geometry.hidden}"
-            raise UsageError(f"{case.borrowed}: {wide}: not this drafter's {what}")
+    _check_pair(case, drafter, borrowed)
     hashes = _hashes(case.model, drafter.identity) | _hashes(case.borrowed, borrowed.identity)
     return CaseModel(drafter, None, borrowed.embedding, borrowed.head, hashes)
+
+
+def _check_pair(case: Case, drafter: Drafter, borrowed: Borrowed) -> None:
+    """`UsageError` where what the case borrows from is not this drafter's target."""
+    from oracle.artifacts.pairing import mismatches
+
+    assert case.borrowed is not None
+    target = whole_target(case.borrowed)
+    found = mismatches(drafter.dialect.family, drafter.geometry, borrowed.embedding, target.geometry if target else None)
+    if borrowed.head.width != drafter.geometry.hidden and not found:
+        found = [f"its head is {borrowed.head.width} wide, the drafter's hidden width is {drafter.geometry.hidden}"]
+    if found:
+        raise UsageError(f"{case.borrowed}: not the target of {case.model}: {'; '.join(found)}")
+
+
+def whole_target(path: Path) -> Target | None:
+    """The target at ``path``, or None where the file holds only what a drafter borrows, or a family that is not known."""
+    from oracle.artifacts import ArtifactError
+
+    try:
+        return open_target(path)
+    except ArtifactError:
+        return None
 
 
 def _hashes(root: Path, identity: Identity | None) -> dict[str, str]:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from oracle.artifacts import muse, qwen3, targets
+from oracle.artifacts import make_qwen38, muse, qwen3, qwen38, targets
 from oracle.artifacts.blocks import FORMATS, PLAIN
 from oracle.artifacts.container import ArtifactError
 from oracle.artifacts.descriptions import draft_config, draft_keys, target_config, target_keys
@@ -28,7 +28,7 @@ from oracle.drafters.dialect import Geometry
 from oracle.recipes import Rope
 from oracle.targets.weights import TargetGeometry
 
-FAMILIES = (muse.FAMILY, qwen3.FAMILY, targets.FAMILY)
+FAMILIES = (muse.FAMILY, qwen3.FAMILY, qwen38.FAMILY, targets.FAMILY)
 ROLES = ("drafter", "target")
 SIZES = ("tiny", "small", "release")
 CONTAINERS = ("gguf", "safetensors")
@@ -196,13 +196,17 @@ def make_artifact(
     """Write seeded artifacts into ``out_dir`` and return what to open: the model, then what it borrows from.
 
     ``muse-glimmer``: ``draft.gguf`` (or ``drafter/``) and its target ``target.gguf`` (or ``target/``). ``qwen3``: ``drafter/``
-    (or ``draft.gguf``) and the target ``target/``. ``llama``: ``target/`` or ``target.gguf``. ``weights``: a format of
+    (or ``draft.gguf``) and the target ``target/``. ``llama``: ``target/`` or ``target.gguf``. ``qwen38-flash-next``:
+    ``drafter/`` (or ``draft.gguf``) and its target ``target/``. ``weights``: a format of
     `blocks.FORMATS` for all matrices; ``q4_k`` mixes q6_k and q5_k in. ``container``: ``gguf`` or ``safetensors``; the default
     follows the family and the format. ``role``: ``target`` for the target alone of a family that has both; ``overrides``: fields
     of the `Model` of that role. At release size only the drafter is written for ``qwen3``, the drafter and ``borrowed.gguf`` (the
     target's embedding and head) for ``muse-glimmer``, and matrices are random blocks, streamed. ValueError for a choice that does not
     exist or does not fit.
     """
+    if family == qwen38.FAMILY:
+        _check_choices(family, size, weights, container, role, {})
+        return _make_qwen38(size, weights, Path(out_dir), seed, container, role, overrides)
     _check_choices(family, size, weights, container, role, overrides)
     changes: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in overrides.items()}
     alone = role == "target" and family != targets.FAMILY
@@ -227,15 +231,33 @@ def make_artifact(
     return made
 
 
+def _make_qwen38(
+    size: str, weights: str, out: Path, seed: int, container: str | None, role: str | None, overrides: dict[str, Any]
+) -> list[Path]:
+    """The drafter and its target (not at release size), or the target alone; a target is a folder of plain weights."""
+    changes: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in overrides.items()}
+    model = make_qwen38.changed(size, changes)
+    kind, release = container or ("gguf" if weights not in PLAIN else "safetensors"), size == "release"
+    if role == "target" and (release or kind == "gguf"):
+        raise ValueError(f"a {qwen38.FAMILY} target is written tiny or small, as a SafeTensors folder of plain weights")
+    recipe = Recipe(seed, weights, weights if kind == "safetensors" else "f32", release, model.vocab // 3)
+    plain = weights if weights in PLAIN else "bf16"
+    made = [] if role == "target" else [_checked(make_qwen38.write_qwen38_drafter(out, model, recipe, kind), qwen38.FAMILY)]
+    if not release:
+        target = make_qwen38.write_qwen38_target(out, model, replace(recipe, weights=plain, norms=plain))
+        made.append(_checked(target, targets.FAMILY))
+    return made
+
+
 def _check_choices(family: str, size: str, weights: str, container: str | None, role: str | None, overrides: dict[str, Any]) -> None:
     known = [f.name for f in fields(Model)]
-    roles = {targets.FAMILY: ("target",), muse.FAMILY: ROLES}.get(family, ("drafter",))
+    roles = {targets.FAMILY: ("target",), muse.FAMILY: ROLES, qwen38.FAMILY: ROLES}.get(family, ("drafter",))
     for what, value, choices in (
         ("family", family, FAMILIES),
         ("size", size, SIZES),
         ("weights", weights, tuple(FORMATS)),
         ("container", container or CONTAINERS[0], CONTAINERS),
-        (f"role of {family}", role or roles[0], roles),
+        (f"{family} role", role or roles[0], roles),
         *(("override", name, tuple(known)) for name in overrides),
     ):
         if value not in choices:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from parity.cli.options import FAMILIES
+from parity.cli.options import FAMILIES, ROLES
 
 
 @click.group()
@@ -22,13 +22,19 @@ def artifact() -> None:
     "--weights", default="bf16", show_default=True, help="Weight format: bf16, f16, f32, q8_0, q4_0, q4_1, q5_0, q4_k, q5_k, q6_k."
 )
 @click.option("--container", type=click.Choice(("gguf", "safetensors")), help="Default: what the family is published in.")
+@click.option("--role", type=click.Choice(ROLES), help="target: the target alone of a family that has a drafter too.")
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder to write.")
-def make(family: str, size: str, weights: str, container: str | None, seed: int, out: Path) -> int:
+def make(family: str, size: str, weights: str, container: str | None, role: str | None, seed: int, out: Path) -> int:
     """Write seeded artifacts: asymmetric weights, norms away from one, rows of small norm, a wide range of values."""
     from oracle.artifacts import make_artifact
+    from parity.errors import UsageError
 
-    for path in make_artifact(family, size, weights, out, seed=seed, container=container):
+    try:
+        made = make_artifact(family, size, weights, out, seed=seed, container=container, role=role)
+    except ValueError as e:
+        raise UsageError(str(e)) from None
+    for path in made:
         click.echo(str(path))
     return 0
 

@@ -16,12 +16,14 @@ def case_from(options: dict[str, Any], scratch: Path | None = None) -> Case:
     """The case that ``--family``, ``--model``, ``--context`` … describe. Raises `UsageError` and what opening raises."""
     from parity.making import drafter_case, is_target, target_case
 
-    model, borrowed, family = options["model"], options["borrowed"], options["family"]
+    model, borrowed, family, role = options["model"], options["borrowed"], options["family"], options["role"]
     if model is None:
         if family is None:
             raise UsageError("name a model (--model PATH) or a family whose seeded tiny model to use (--family)")
-        model, borrowed = seeded(family, options["weights"] or WEIGHTS[family], options["seed"], scratch)
-    if (family and is_target(family)) or (family is None and borrowed is None and _is_target_file(model)):
+        model, borrowed = seeded(family, options["weights"] or WEIGHTS[family], options["seed"], scratch, role)
+    if role is None and borrowed is None and (found := _target_family(model)) is not None:
+        role = "target" if family in (None, found) else None
+    if role == "target" or (role is None and family is not None and is_target(family)):
         prompt = tokens(model, options["prompt_file"]) if options["prompt_file"] else None
         block = options["block"] or 16
         if prompt is None:
@@ -44,24 +46,28 @@ def case_from(options: dict[str, Any], scratch: Path | None = None) -> Case:
     )
 
 
-def _is_target_file(model: Path) -> bool:
-    from oracle.artifacts import ArtifactError, open_target_files
+def _target_family(model: Path) -> str | None:
+    """The family of the target in ``model``, or None where that is no target."""
+    from oracle.artifacts import ArtifactError, open_container
+    from oracle.artifacts.targets import target_family
 
     try:
-        open_target_files(model)
+        return target_family(open_container(model))
     except ArtifactError:
-        return False
-    return True
+        return None
 
 
-def seeded(family: str, weights: str, seed: int, scratch: Path | None = None) -> tuple[Path, Path | None]:
+def seeded(family: str, weights: str, seed: int, scratch: Path | None = None, role: str | None = None) -> tuple[Path, Path | None]:
     """Make a seeded tiny model in a scratch folder: (model, what it borrows from)."""
     from oracle.artifacts import make_artifact
 
-    root = (scratch or Path(tempfile.gettempdir()) / "parity-models") / f"{family}-{weights}-{seed}"
+    root = (scratch or Path(tempfile.gettempdir()) / "parity-models") / f"{family}{f'-{role}' if role else ''}-{weights}-{seed}"
     marker = root / "made"
     if not marker.exists():
-        files = make_artifact(family, "tiny", weights, root, seed=seed)
+        try:
+            files = make_artifact(family, "tiny", weights, root, seed=seed, role=role)
+        except ValueError as e:
+            raise UsageError(str(e)) from None
         marker.write_text("\n".join(f.name for f in files))
     names = marker.read_text().split()
     return root / names[0], root / names[1] if len(names) > 1 else None

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 FAMILIES = ("muse-glimmer", "qwen3", "llama")
+ROLES = ("drafter", "target")
 
 
 def pairs(ctx: click.Context, param: click.Parameter, texts: tuple[str, ...]) -> dict[str, str]:
@@ -50,6 +51,7 @@ def _stack(options: list[Any]) -> Callable[[F], F]:
 case_options = _stack(
     [
         click.option("--family", type=click.Choice(FAMILIES), help="Needed where the file does not say, and to make a seeded model."),
+        click.option("--role", type=click.Choice(ROLES), help="Of a family that has both; default: what the files say, else drafter."),
         click.option(
             "--model", type=click.Path(path_type=Path), help="GGUF file or SafeTensors folder; without it a seeded tiny model is made."
         ),
