@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from oracle.artifacts import laguna, muse, qwen3
+from oracle.artifacts import laguna, muse, qwen3, qwen38
 from oracle.artifacts.container import Container, Identity, fail, open_container, show
 from oracle.artifacts.heads import GGUF_HEADS, target_ids
 from oracle.artifacts.roles import drafter_weights, formats_of, rename, take
@@ -15,7 +15,7 @@ from oracle.drafters.dialect import Dialect, Geometry
 from oracle.drafters.weights import DrafterWeights
 
 FAMILIES = {muse.FAMILY: muse.describe, qwen3.FAMILY: qwen3.describe, laguna.FAMILY: laguna.describe}
-KNOWN_LATER = ("qwen38-flash-next",)
+FAMILIES[qwen38.FAMILY] = qwen38.describe
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,8 +35,7 @@ def open_drafter_files(path: str | Path, family: str | None = None) -> DrafterFi
     """
     container = open_container(path)
     if family is not None and family not in FAMILIES:
-        reason = "not supported by this version" if family in KNOWN_LATER else "unknown"
-        fail(container.path, f"family {show(family)} is {reason}; expected one of {', '.join(FAMILIES)}")
+        fail(container.path, f"family {show(family)} is unknown; expected one of {', '.join(FAMILIES)}")
     family = family or resolve_family(container)
     tensors = rename(container, "model.") if container.kind == "safetensors" else container.tensors
     described = FAMILIES[family](container, set(tensors))
@@ -59,8 +58,8 @@ def _resolve_gguf(container: Container) -> str:
     if key("general.architecture") != "dflash":
         found = show(container.metadata.get("general.architecture"))
         fail(container.path, f"key general.architecture: expected 'dflash' for a drafter, found {found}")
-    if key("dflash.sample_from_anchor") is True and GGUF_HEADS["markov.w1"] not in container.tensors:
-        fail(container.path, "family qwen38-flash-next (dflash.sample_from_anchor is true) is not supported by this version")
+    if qwen38.is_true(key("dflash.sample_from_anchor")) and GGUF_HEADS["markov.w1"] not in container.tensors:
+        return qwen38.FAMILY
     if key("dflash.block_count") == muse.LAYERS:
         if _muse_window(container):
             return muse.FAMILY
@@ -89,6 +88,8 @@ def _resolve_config(container: Container) -> str:
         return muse.FAMILY
     if laguna.matches(config):
         return laguna.FAMILY
+    if qwen38.matches(config):
+        return qwen38.FAMILY
     if not isinstance(named, list) or len(named) != 1 or named[0] not in qwen3.ARCHITECTURES:
         fail(
             container.metadata_path,

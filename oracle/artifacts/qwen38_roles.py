@@ -68,7 +68,7 @@ def target_roles(g: Qwen38Geometry, shards: Mapping[int, tuple[int, ...]] | None
 def _hyper(key: str, stem: str, g: Qwen38Geometry, inject: bool = True) -> dict[str, Role]:
     wide = g.streams * g.hidden
     roles = {
-        f"{key}.norm": Role(f"{stem}hc_norm.weight", (wide,), VECTOR),
+        f"{key}.hc_norm": Role(f"{stem}hc_norm.weight", (wide,), VECTOR),
         f"{key}.down": Role(f"{stem}input_mix_weight_down.weight", (g.hc_rank, wide), FLAT),
         f"{key}.up": Role(f"{stem}input_mix_weight_up.weight", (wide, g.hc_rank), FLAT),
     }
@@ -147,7 +147,7 @@ def target_weights(found: Mapping[str, Weight], g: Qwen38Geometry) -> Qwen38Weig
 
 
 def _hyper_weights(found: Mapping[str, Weight], key: str) -> HyperWeights:
-    return HyperWeights(found[f"{key}.norm"], found[f"{key}.down"], found[f"{key}.up"], found.get(f"{key}.inject"))
+    return HyperWeights(found[f"{key}.hc_norm"], found[f"{key}.down"], found[f"{key}.up"], found.get(f"{key}.inject"))
 
 
 def _layer(w: Mapping[str, Weight], layer: int, g: Qwen38Geometry) -> Qwen38Layer:
