@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from oracle.artifacts import make_qwen38, muse, qwen3, qwen38, targets
+from oracle.artifacts import laguna, make_laguna, make_qwen38, muse, qwen3, qwen38, targets
 from oracle.artifacts.blocks import FORMATS, PLAIN
 from oracle.artifacts.container import ArtifactError
 from oracle.artifacts.descriptions import draft_config, draft_keys, target_config, target_keys
@@ -28,7 +28,7 @@ from oracle.drafters.dialect import Geometry
 from oracle.recipes import Rope
 from oracle.targets.weights import TargetGeometry
 
-FAMILIES = (muse.FAMILY, qwen3.FAMILY, qwen38.FAMILY, targets.FAMILY)
+FAMILIES = (muse.FAMILY, qwen3.FAMILY, qwen38.FAMILY, laguna.FAMILY, targets.FAMILY)
 ROLES = ("drafter", "target")
 SIZES = ("tiny", "small", "release")
 CONTAINERS = ("gguf", "safetensors")
@@ -197,18 +197,23 @@ def make_artifact(
 
     ``muse-glimmer``: ``draft.gguf`` (or ``drafter/``) and its target ``target.gguf`` (or ``target/``). ``qwen3``: ``drafter/``
     (or ``draft.gguf``) and the target ``target/``. ``llama``: ``target/`` or ``target.gguf``. ``qwen38-flash-next``:
-    ``drafter/`` (or ``draft.gguf``) and its target ``target/``. ``weights``: a format of
-    `blocks.FORMATS` for all matrices; ``q4_k`` mixes q6_k and q5_k in. ``container``: ``gguf`` or ``safetensors``; the default
-    follows the family and the format. ``role``: ``target`` for the target alone of a family that has both; ``overrides``: fields
+    ``drafter/`` (or ``draft.gguf``) and its target ``target/``. ``laguna``: ``drafter/`` and its target ``target/``.
+    ``weights``: a format of `blocks.FORMATS` for all matrices; ``q4_k`` mixes q6_k and q5_k in. ``container``: ``gguf`` or
+    ``safetensors``; the default follows the family and the format. ``role``: ``target`` for the target alone of a family that has both; ``overrides``: fields
     of the `Model` of that role. At release size only the drafter is written for ``qwen3``, the drafter and ``borrowed.gguf`` (the
     target's embedding and head) for ``muse-glimmer``, and matrices are random blocks, streamed. ValueError for a choice that does not
     exist or does not fit.
     """
+    if family == laguna.FAMILY:
+        _check_choices(family, size, weights, container, role, {})
+        changes: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in overrides.items()}
+        written = make_laguna.make(Path(out_dir), size, weights, seed, container, role, changes)
+        return [_checked(path, laguna.FAMILY if path.name == "drafter" else targets.FAMILY) for path in written]
     if family == qwen38.FAMILY:
         _check_choices(family, size, weights, container, role, {})
         return _make_qwen38(size, weights, Path(out_dir), seed, container, role, overrides)
     _check_choices(family, size, weights, container, role, overrides)
-    changes: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in overrides.items()}
+    changes = {k: tuple(v) if isinstance(v, list) else v for k, v in overrides.items()}
     alone = role == "target" and family != targets.FAMILY
     model = replace((TARGET_MODELS if alone else MODELS)[family, size], **changes)
     kind = container or ("gguf" if family == muse.FAMILY or weights not in PLAIN else "safetensors")
@@ -251,7 +256,7 @@ def _make_qwen38(
 
 def _check_choices(family: str, size: str, weights: str, container: str | None, role: str | None, overrides: dict[str, Any]) -> None:
     known = [f.name for f in fields(Model)]
-    roles = {targets.FAMILY: ("target",), muse.FAMILY: ROLES, qwen38.FAMILY: ROLES}.get(family, ("drafter",))
+    roles = {targets.FAMILY: ("target",), muse.FAMILY: ROLES, qwen38.FAMILY: ROLES, laguna.FAMILY: ROLES}.get(family, ("drafter",))
     for what, value, choices in (
         ("family", family, FAMILIES),
         ("size", size, SIZES),
