@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from oracle.artifacts import package_blocks
+
 Bytes = NDArray[np.uint8]
 Array = NDArray[np.float64]
 Single = NDArray[np.float32]
@@ -48,14 +50,22 @@ FORMATS: dict[str, Format] = {
     )
 }
 PLAIN = ("f32", "f16", "bf16", "f64")
+# Read only, by the gguf package.
+READ_ONLY: dict[str, Format] = {name: Format(name, *layout) for name, layout in package_blocks.LAYOUTS.items()}
+DECODABLE: dict[str, Format] = FORMATS | READ_ONLY
 
 
 def format_of(stored: str) -> Format:
     """The format named ``stored``; ValueError lists the known ones."""
     try:
-        return FORMATS[stored]
+        return DECODABLE[stored]
     except KeyError:
-        raise ValueError(f"unknown weight format {stored!r}: expected one of {', '.join(FORMATS)}") from None
+        raise ValueError(f"unknown weight format {stored!r}: expected one of {', '.join(DECODABLE)}") from None
+
+
+def readable(stored: str) -> bool:
+    """Whether `decode` reads the format ``stored`` here: ours always, the rest where the installed gguf package can."""
+    return stored in FORMATS or package_blocks.available(stored)
 
 
 def row_bytes(stored: str, width: int) -> int:
@@ -67,14 +77,14 @@ def row_bytes(stored: str, width: int) -> int:
 
 
 def decode(raw: Bytes, stored: str, width: int, out: Array | None = None) -> Array:
-    """Values of ``raw`` uint8 [rows, bytes] as float64 [rows, width], in ``out`` (C order) where it is given.
+    """Values of ``raw`` uint8 [rows, bytes] as float64 [rows, width], in ``out`` (C order) where it is given; any of `DECODABLE`.
 
     ValueError when the bytes do not fit the width.
     """
     need = row_bytes(stored, width)
     if raw.ndim != 2 or raw.shape[1] != need:
         raise ValueError(f"rows of {width} {stored} values need uint8 [rows, {need}], found {list(raw.shape)}")
-    f = FORMATS[stored]
+    f = DECODABLE[stored]
     blocks = np.ascontiguousarray(raw).reshape(-1, f.bytes) if f.values > 1 else np.ascontiguousarray(raw).reshape(-1)
     if out is None:
         out = np.empty((raw.shape[0], width), np.float64)
@@ -86,7 +96,11 @@ def decode(raw: Bytes, stored: str, width: int, out: Array | None = None) -> Arr
             _decode_plain(blocks, stored, flat)
             return out
         for start in range(0, len(blocks), step):
-            DECODERS[stored](blocks[start : start + step], flat[start : start + step])
+            part = blocks[start : start + step]
+            if stored in READ_ONLY:
+                flat[start : start + step] = package_blocks.decode(part, stored)
+            else:
+                DECODERS[stored](part, flat[start : start + step])
     return out
 
 
@@ -101,6 +115,8 @@ def encode(values: Array, stored: str) -> Bytes:
         raise ValueError(f"encode needs [rows, width], found shape {list(x.shape)}")
     rows, width = x.shape
     need = row_bytes(stored, width)
+    if stored in READ_ONLY:
+        raise ValueError(f"{stored} is read only; expected one of {', '.join(FORMATS)} to store values")
     if stored in PLAIN:
         raw = _encode_plain(x, stored).view(np.uint8)
     else:

@@ -62,7 +62,8 @@ class FileIdentity:
 class StoredTensor:
     """A tensor as stored: ``shape`` in NumPy order (input axis last), ``raw`` a read-only map uint8 [rows, bytes].
 
-    ``stored`` is the lower-case format name; names outside `blocks.FORMATS` may be present but cannot be decoded.
+    ``stored`` is the lower-case format name; names outside `blocks.DECODABLE` may be present but cannot be decoded.
+    ``offset``: where the tensor starts in the file at ``path``, in bytes.
     """
 
     name: str
@@ -70,6 +71,7 @@ class StoredTensor:
     shape: tuple[int, ...]
     raw: Bytes
     path: Path
+    offset: int = 0
 
 
 @dataclass(frozen=True, eq=False)

@@ -167,10 +167,10 @@ def read_gguf(path: Path) -> Container:
     infos = _read_infos(cursor, tensor_count, alignment)
     base = _align(cursor.at, alignment)
     _check_layout(path, infos, base, len(data), alignment)
-    tensors = {
-        i.name: StoredTensor(i.name, i.stored, i.shape, data[base + i.offset : base + i.offset + i.size].reshape(-1, i.row_bytes), path)
-        for i in infos
-    }
+    tensors = {}
+    for i in infos:
+        start = base + i.offset
+        tensors[i.name] = StoredTensor(i.name, i.stored, i.shape, data[start : start + i.size].reshape(-1, i.row_bytes), path, start)
     return Container(path, "gguf", metadata, kinds, tensors, (FileIdentity(path, len(data)),))
 
 

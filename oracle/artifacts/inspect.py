@@ -12,6 +12,7 @@ from oracle.artifacts import muse
 from oracle.artifacts.blocks import FORMATS, decode
 from oracle.artifacts.container import ArtifactError, Container, Identity, open_container
 from oracle.artifacts.drafters import open_drafter_files
+from oracle.artifacts.opinions import second_opinion
 from oracle.artifacts.roles import GGUF_TARGET
 from oracle.artifacts.targets import ARCHITECTURES, HF_EMBEDDINGS, HF_HEADS, READERS, open_borrowed, open_target_files
 
@@ -19,8 +20,8 @@ from oracle.artifacts.targets import ARCHITECTURES, HF_EMBEDDINGS, HF_HEADS, REA
 def inspect_artifact(path: str | Path, family: str | None = None) -> dict[str, Any]:
     """Describe the artifact at ``path`` as plain data (JSON-ready).
 
-    Keys: ``path, container, role`` (``drafter``, ``target``, ``lender`` or None), ``family, dialect, geometry, files``
-    (name, bytes, sha256), ``formats, tensors`` (name, stored, shape, bytes), ``warnings`` and ``problems``, the last
+    Keys: ``path, container, role`` (``drafter``, ``target``, ``lender`` or None), ``family, dialect, geometry, context`` (of a
+    ring cache: its rows and most bytes, or None), ``files`` (name, bytes, sha256), ``formats, tensors`` (name, stored, shape, bytes), ``warnings`` and ``problems``, the last
     empty for a sound file. ``family`` overrides the resolution of a drafter.
     """
     report: dict[str, Any] = {
@@ -30,6 +31,7 @@ def inspect_artifact(path: str | Path, family: str | None = None) -> dict[str, A
         "family": None,
         "dialect": None,
         "geometry": None,
+        "context": None,
         "files": [],
         "formats": [],
         "tensors": [],
@@ -52,7 +54,7 @@ def inspect_artifact(path: str | Path, family: str | None = None) -> dict[str, A
         _describe(report, container, family)
     except ArtifactError as error:
         report["problems"].append(str(error))
-    report["problems"] += _bad_vectors(container)
+    report["problems"] += _bad_vectors(container) + second_opinion(container)
     return report
 
 
@@ -73,6 +75,9 @@ def _describe(report: dict[str, Any], container: Container, family: str | None) 
     if report["role"] == "drafter":
         drafter = open_drafter_files(container.path, family)
         report["dialect"], report["geometry"], identity = asdict(drafter.dialect), asdict(drafter.geometry), drafter.identity
+        if identity.family == muse.FAMILY:
+            rows = {"sink": muse.SINK, "window": drafter.geometry.window}
+            report["context"] = rows | {"bytes": muse.context_bound(drafter.geometry)}
     elif report["role"] == "target" and not _only_lends(container):
         target = open_target_files(container.path)
         report["geometry"], identity = asdict(target.geometry), target.identity

@@ -172,8 +172,8 @@ def weight(tensor: StoredTensor, role: Role) -> Weight:
     what = f"tensor {show(tensor.name)}"
     if tensor.shape != role.flat:
         fail(tensor.path, f"{what} has the shape {list(tensor.shape)}; the configuration asks for {list(role.flat)}")
-    if tensor.stored not in blocks.FORMATS:
-        fail(tensor.path, f"{what} is stored as {tensor.stored}; expected one of {', '.join(blocks.FORMATS)}, convert it")
+    if not blocks.readable(tensor.stored):
+        fail(tensor.path, f"{what} is stored as {tensor.stored}; expected one of {', '.join(blocks.DECODABLE)}, convert it")
     raw = tensor.raw
     if len(role.shape) > 1 and role.axes[-1] != "in":
         # A bias [head, dim] is one row in the file and one row per head here.

@@ -183,7 +183,7 @@ def read_file(path: Path) -> dict[str, StoredTensor]:
         end, before = stop, f"tensor {show(name)}"
     if end != len(body):
         fail(path, f"{len(body) - end} unexplained bytes after {before}; expected the file to end there")
-    return {e[0]: _stored(path, e, body) for e in entries}
+    return {e[0]: _stored(path, e, data, 8 + size) for e in entries}
 
 
 Entry = tuple[str, str, tuple[int, ...], int, int, int]
@@ -213,7 +213,8 @@ def _read_entry(path: Path, name: str, entry: Any) -> Entry:
     return name, stored, tuple(shape), start, stop, width
 
 
-def _stored(path: Path, entry: Entry, body: Bytes) -> StoredTensor:
+def _stored(path: Path, entry: Entry, data: Bytes, base: int) -> StoredTensor:
+    """The tensor of ``entry``, whose offsets count from byte ``base`` of the file."""
     name, stored, shape, start, stop, width = entry
     row = max(1, (shape[-1] if shape else 1) * width)
-    return StoredTensor(name, stored, shape, body[start:stop].reshape(-1, row), path)
+    return StoredTensor(name, stored, shape, data[base + start : base + stop].reshape(-1, row), path, base + start)

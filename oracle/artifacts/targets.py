@@ -174,10 +174,10 @@ def open_borrowed(path: str | Path) -> Borrowed:
             _check_tied_head(container, (embedding.name,), HF_HEADS)
         head = embedding if tied else _one_of(container, HF_HEADS, "head")
     for tensor in (embedding, head):
-        if len(tensor.shape) != 2 or tensor.stored not in blocks.FORMATS or max(tensor.shape) > LARGEST_DIM:
+        if len(tensor.shape) != 2 or not blocks.readable(tensor.stored) or max(tensor.shape) > LARGEST_DIM:
             fail(
                 tensor.path,
-                f"tensor {show(tensor.name)}: expected a matrix [vocab, hidden] stored as {', '.join(blocks.FORMATS)}, "
+                f"tensor {show(tensor.name)}: expected a matrix [vocab, hidden] stored as {', '.join(blocks.DECODABLE)}, "
                 f"found {tensor.stored} {list(tensor.shape)}",
             )
     if head.shape != embedding.shape:
