@@ -21,8 +21,8 @@ def inspect_artifact(path: str | Path, family: str | None = None) -> dict[str, A
     """Describe the artifact at ``path`` as plain data (JSON-ready).
 
     Keys: ``path, container, role`` (``drafter``, ``target``, ``lender`` or None), ``family, dialect, geometry, context`` (of a
-    ring cache: its rows and most bytes, or None), ``files`` (name, bytes, sha256), ``formats, tensors`` (name, stored, shape, bytes), ``warnings`` and ``problems``, the last
-    empty for a sound file. ``family`` overrides the resolution of a drafter.
+    ring cache: its rows and most bytes, or None), ``files`` (name, bytes, sha256), ``formats, tensors`` (name, stored, shape,
+    bytes), ``warnings`` and ``problems``, the last empty for a sound file. ``family`` overrides the resolution of a drafter.
     """
     report: dict[str, Any] = {
         "path": str(path),

@@ -36,6 +36,8 @@ DEFAULT_THETA = 500000.0
 RELEASE_HIDDEN = 6656
 RELEASE_VOCAB = 202048
 RELEASE_MASK = 201818
+# Rows of the context's start that a ring cache keeps beside its window: a constant of the engine, not of the file (section 5.1).
+SINK = 64
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,12 @@ class Description:
     roles: dict[str, Role]
     warnings: tuple[str, ...] = ()
     rearrange: Callable[[dict[str, Weight]], dict[str, Weight]] | None = None
+
+
+def context_bound(g: Geometry, sink: int = SINK) -> int:
+    """Most bytes of a ring context cache: keys and values of every layer in f32, ``sink`` + window rows (section 5.1)."""
+    assert g.window is not None
+    return g.layers * 2 * (sink + g.window) * g.kv_heads * g.head_dim * 4
 
 
 def describe(container: Container, names: set[str]) -> Description:

@@ -20,6 +20,9 @@ def lines(found: dict[str, Any]) -> list[str]:
     for title in ("geometry", "dialect"):
         if found[title]:
             out.append(f"  {title}: " + ", ".join(f"{k}={v}" for k, v in plain(found[title]).items()))
+    if bound := found["context"]:
+        rows = f"sink {bound['sink']} + window {bound['window']} rows, keys and values of every layer in f32"
+        out.append(f"  context cache of a ring: at most {bound['bytes']:,} bytes ({rows})")
     tensors = found["tensors"]
     if tensors:
         out.append(f"  {len(tensors)} tensors, formats {', '.join(found['formats'])}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from oracle.artifacts import blocks, inspect_artifact, make_artifact, open_borrowed, open_drafter_files, open_target_files
 from oracle.artifacts.make import MODELS
+from oracle.artifacts.muse import context_bound
 from oracle.artifacts.roles import drafter_roles
 from oracle.artifacts.seeds import CHUNK_VALUES, Recipe, interleave, plan, values_of
 from oracle.artifacts.writers import PlannedTensor, replacing, write_gguf, write_safetensors
@@ -191,6 +193,13 @@ def test_release_geometry_is_that_of_the_specification() -> None:
     assert (muse.vocab, muse.mask_token_id, muse.window, muse.block_size) == (202048, 201818, 2048, 16)
 
 
+def test_the_context_bound_of_the_release() -> None:
+    """`specs/muse-glimmer.md` 5.1: the trained window, and the 1,024 that cost the acceptance."""
+    g = MODELS["muse-glimmer", "release"].geometry()
+    assert context_bound(g) == 86_507_520
+    assert context_bound(replace(g, window=1024)) == 44_564_480
+
+
 def test_release_tensors_are_drawn_in_bounded_chunks() -> None:
     roles = drafter_roles(MODELS["muse-glimmer", "release"].geometry(), "gguf")
     for planned in plan(Recipe(0, "q4_k", random=True), {"fc": roles["fc"], "0.down": roles["0.down"]}):
@@ -213,6 +222,7 @@ def test_inspect_a_sound_and_a_damaged_file(tmp_path: Path) -> None:
     draft, target = small_model("muse-glimmer", "gguf", "q4_k", tmp_path)
     report = json.loads(json.dumps(inspect_artifact(draft)))
     assert report["problems"] == [] and report["role"] == "drafter" and report["family"] == "muse-glimmer"
+    assert report["context"] == {"sink": 64, "window": 24, "bytes": 5 * 2 * (64 + 24) * 2 * 32 * 4}
     assert report["geometry"]["window"] == 24 and report["dialect"]["window_rule"] == "W_LE"
     assert len(report["files"][0]["sha256"]) == 64 and len(report["tensors"]) == 58
     assert inspect_artifact(target)["role"] == "target" and inspect_artifact(target)["geometry"]["softcap"] == 20.0

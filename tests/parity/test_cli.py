@@ -213,7 +213,7 @@ def test_diff_tells_same_different_and_absent(parity, models, tmp_path):
 
 def test_inspect_stages_faults_and_backends(parity, models, tmp_path):
     status, out, _ = parity("inspect", models / "muse/draft.gguf")
-    assert status == 0 and out.startswith("VALID muse-glimmer drafter gguf") and "SHA-256" in out
+    assert status == 0 and out.startswith("VALID muse-glimmer drafter gguf") and "SHA-256" in out and "at most 46,720 bytes (sink 64" in out
     broken = tmp_path / "broken.gguf"
     broken.write_bytes((models / "muse/draft.gguf").read_bytes()[:5000])
     status, out, _ = parity("inspect", broken)
