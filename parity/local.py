@@ -13,10 +13,12 @@ from oracle.floats import F32, FORMATS
 from oracle.readings import Reading, Stage, consumed
 from oracle.tensor import Array, Tensor
 from parity import information
+from parity.block_choices import block_choices
 from parity.explain import explain
 from parity.explain.base import Suspect
 from parity.judge import Judge, Verdict
 from parity.margins import choices
+from parity.memberships import OwnScores, broken, memberships
 from parity.report import Divergence, Extent, Margin, StageResult
 
 if TYPE_CHECKING:
@@ -68,10 +70,13 @@ class Local:
     unseen: list[str] = field(default_factory=list)
     storage: dict[str, set[str]] = field(default_factory=dict)
     vocab: tuple[Stage, Tensor] | None = None
+    blocks: Tensor | None = None
+    scores: OwnScores = field(default_factory=OwnScores)
     explained: int = EXPLAINED
 
     def __call__(self, stage: Stage, y: Tensor, reading: Reading) -> Tensor:
         stage = consumed(self.arithmetic, stage)
+        self.scores.see(stage, y, reading)
         found = recorded(self.dump, stage, y)
         if found.record is None:
             self.unseen.append(f"{stage.step}:{stage.path}")
@@ -82,6 +87,11 @@ class Local:
             return self._go_on(reading, y, found)
         assert found.values is not None
         self._infer(stage, y, found)
+        if stage.op.name == "select":
+            found.invalid = broken(found.values.astype(np.int64), stage.args[0].data.shape[-1])
+            if found.invalid:
+                self._invalid(stage, y, found)
+                return y
         if stage.op.kind == "choice":
             self._choice(stage, y, found.values)
         else:
@@ -93,6 +103,8 @@ class Local:
         """The oracle's own logits: a choice is judged by them, not by the candidate's."""
         if y.axes[-1] == "vocab":
             self.vocab = (stage, y)
+        elif y.axes[-1] == "block":
+            self.blocks = y
 
     def _go_on(self, reading: Reading, y: Tensor, found: Recorded) -> Tensor:
         if found.values is None:
@@ -160,13 +172,23 @@ class Local:
         half = np.broadcast_to(np.asarray(y.half), y.data.shape)[at]
         return bool(abs(c[at] - y.data[at]) > bound + half)
 
-    def _choice(self, stage: Stage, y: Tensor, c: Array) -> None:
+    def _margins(self, stage: Stage, y: Tensor, c: Array) -> list[Margin] | None:
+        """The margins of a choice, or None where the oracle has nothing to judge it by."""
+        if stage.op.name == "select":
+            return None if self.scores.latest is None else memberships(self.judge, stage, self.scores.latest, c.astype(np.int64))
+        if stage.op.name == "select_cells":
+            return None if self.blocks is None else block_choices(self.judge, stage, self.blocks, y.data, c)
         if self.vocab is None:
-            return
+            return None
         origin, logits = self.vocab
         picked = self.dump.get(origin.step, origin.path)
         theirs = picked.float64().reshape(logits.data.shape) if picked is not None else None
-        made = choices(self.judge, origin, stage, logits, theirs, c.astype(np.int64))
+        return choices(self.judge, origin, stage, logits, theirs, c.astype(np.int64))
+
+    def _choice(self, stage: Stage, y: Tensor, c: Array) -> None:
+        made = self._margins(stage, y, c)
+        if made is None:
+            return
         self.margins.extend(made)
         flips = [m for m in made if m.verdict == "flip"]
         self.stages.append(

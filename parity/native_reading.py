@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from oracle.kit import Kit
 from oracle.models import Drafter
+from oracle.ops.expert_linear import by_expert, inputs
 from oracle.readings import Stage, values
 from oracle.tensor import Axes, Tensor
 from oracle.weights import Weight
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from native import Context, Stored
 
 STRUCTURAL = ("given", "cells")
+# A few numbers per row, for which libraries have no entry: float32 on the host.
+HOST = ("select", "expert_weights")
 
 
 def stored(w: Weight) -> Stored:
@@ -70,7 +73,7 @@ class Native:
         return self._stored[id(w)][1]
 
     def apply(self, stage: Stage) -> Tensor:
-        if stage.op.name in STRUCTURAL:
+        if stage.op.name in (*STRUCTURAL, *HOST):
             return Tensor(stage.op.formula(self.kit, *values(stage.args), **stage.params), stage.op.axes(*stage.args, **stage.params))
         bind = BINDINGS.get(stage.op.name)
         if bind is None:
@@ -109,6 +112,26 @@ def _argmax(n: Native, x: Any) -> NDArray[Any]:
     return n.context.top2(np.ascontiguousarray(x, np.float32))[0][:, 0].astype(np.float32)
 
 
+def _sigmoid(n: Native, x: Any) -> NDArray[Any]:
+    """A gate of ones."""
+    return n.context.gate(np.ones((*x.shape, 1), np.float32), _flat(x), "sigmoid")
+
+
+def _expert_linear(n: Native, x: Any, selected: Any, experts: tuple[Weight, ...]) -> NDArray[Any]:
+    out = np.empty((*selected.shape, experts[0].row_count), np.float32)
+    for expert, at in by_expert(selected, len(experts)):
+        out[at] = n.context.linear(_flat(inputs(x, at)), n.weight(experts[expert]))
+    return out
+
+
+def _expert_sum(n: Native, y: Any, weights: Any) -> NDArray[Any]:
+    """Fused multiply-adds on the host, rank by rank: the product in double is exact, the sum is rounded once."""
+    total = np.zeros((y.shape[0], *y.shape[2:]), np.float32)
+    for rank in range(weights.shape[1]):
+        total = (total + weights[:, rank, None].astype(np.float64) * y[:, rank]).astype(np.float32)
+    return total
+
+
 BINDINGS: dict[str, Callable[..., NDArray[Any]]] = {
     "rms_norm": _rms_norm,
     "linear": _linear,
@@ -120,6 +143,10 @@ BINDINGS: dict[str, Callable[..., NDArray[Any]]] = {
     "softcap": lambda n, x, *, scale, cap: n.context.softcap(_flat(x), scale, cap or 0.0),
     "gather": lambda n, table, ids, *, scale=1.0: n.context.gather(n.weight(table), np.ascontiguousarray(ids, np.int32), scale),
     "argmax": _argmax,
+    "sigmoid": _sigmoid,
+    "softmax": lambda n, x: n.context.softmax(_flat(x)),
+    "expert_linear": _expert_linear,
+    "expert_sum": _expert_sum,
 }
 
 

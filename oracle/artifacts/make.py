@@ -199,8 +199,9 @@ def make_artifact(
     (or ``draft.gguf``) and the target ``target/``. ``llama``: ``target/`` or ``target.gguf``. ``qwen38-flash-next``:
     ``drafter/`` (or ``draft.gguf``) and its target ``target/``. ``laguna``: ``drafter/`` and its target ``target/``.
     ``weights``: a format of `blocks.FORMATS` for all matrices; ``q4_k`` mixes q6_k and q5_k in. ``container``: ``gguf`` or
-    ``safetensors``; the default follows the family and the format. ``role``: ``target`` for the target alone of a family that has both; ``overrides``: fields
-    of the `Model` of that role. At release size only the drafter is written for ``qwen3``, the drafter and ``borrowed.gguf`` (the
+    ``safetensors``; the default follows the family and the format. ``role``: ``target`` for the target alone of a family that has
+    both; ``overrides``: fields of the `Model` of that role. At release size only the drafter is written for ``qwen3``,
+    ``qwen38-flash-next`` and ``laguna``, the drafter and ``borrowed.gguf`` (the
     target's embedding and head) for ``muse-glimmer``, and matrices are random blocks, streamed. ValueError for a choice that does not
     exist or does not fit.
     """

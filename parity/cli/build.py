@@ -9,7 +9,7 @@ from typing import Any
 from parity.case import Case
 from parity.errors import UsageError
 
-WEIGHTS = {"muse-glimmer": "q4_k", "qwen3": "bf16", "qwen38-flash-next": "bf16", "llama": "bf16"}
+WEIGHTS = {"muse-glimmer": "q4_k", "qwen3": "bf16", "qwen38-flash-next": "bf16", "laguna": "bf16", "llama": "bf16"}
 
 
 def case_from(options: dict[str, Any], scratch: Path | None = None) -> Case:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from parity.report import Report
 
 F = TypeVar("F", bound=Callable[..., Any])
-FAMILIES = ("muse-glimmer", "qwen3", "qwen38-flash-next", "llama")
+FAMILIES = ("muse-glimmer", "qwen3", "qwen38-flash-next", "laguna", "llama")
 ROLES = ("drafter", "target")
 
 

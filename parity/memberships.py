@@ -1,0 +1,94 @@
+"""Margins of a selection: is another set of experts a tie within noise, or a flip (`specs/noise-rules.md` 5.10 and 6).
+
+The last selected is compared with the first that is not, rank k against k + 1. Order within the set decides nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oracle.floats import F32
+from oracle.kit import EXACT
+from oracle.ops.select import biased, largest
+from oracle.readings import Reading, Stage
+from oracle.tensor import Array, Tensor
+from parity import limits
+from parity.judge import Judge
+from parity.report import Margin
+
+# A candidate adds the selection bias in float32: its own scores decide up to that rounding.
+OWN_ULPS = 2.0
+
+
+class OwnScores:
+    """The oracle's own router values: each recomputed from its own predecessor, where the tape goes on with the candidate's."""
+
+    def __init__(self) -> None:
+        self.latest: Tensor | None = None
+
+    def see(self, stage: Stage, y: Tensor, reading: Reading) -> None:
+        """A stage [row, expert] with the value the reading gave it from the candidate's inputs."""
+        if y.axes[-1] != "expert" or not stage.args:
+            return
+        first = stage.args[0]
+        follows = isinstance(first, Tensor) and first.axes == y.axes and self.latest is not None
+        self.latest = reading.apply(replace(stage, args=(self.latest, *stage.args[1:]))) if follows else y
+
+
+def memberships(judge: Judge, choice: Stage, own: Tensor, picked: NDArray[np.int64]) -> list[Margin]:
+    """One margin per row: ``own`` the oracle's scores [row, expert], ``picked`` the candidate's experts [row, rank].
+
+    The stage's first argument holds the scores that the candidate recorded (or the oracle's, where it recorded none).
+    Without a router input of the candidate's the noise is an upper bound: what two scores share of it is counted twice.
+    """
+    bias = choice.args[1] if len(choice.args) > 1 else None
+    keys, theirs = biased(EXACT, own.data, bias), biased(EXACT, choice.args[0].data, bias)
+    variance = own.variance() + (0.0 if bias is None else judge.arithmetic.w3 * np.square(keys))
+    rows = range(len(keys))
+    if picked.shape[1] == keys.shape[1]:
+        rows = range(0)
+    return [_one(judge, choice, keys[r], theirs[r], variance[r], r, picked[r]) for r in rows]
+
+
+def broken(picked: NDArray[np.int64], experts: int) -> str:
+    """What is wrong with a selection [row, rank] as such, or nothing: one line with the row."""
+    for row, chosen in enumerate(picked):
+        outside = chosen[(chosen < 0) | (chosen >= experts)]
+        if len(outside):
+            return f"row {row} selects expert {outside[0]} of {experts}"
+        if len(np.unique(chosen)) < len(chosen):
+            return f"row {row} selects an expert twice: {chosen.tolist()}"
+    return ""
+
+
+def _one(judge: Judge, choice: Stage, keys: Array, theirs: Array, variance: Array, row: int, picked: NDArray[np.int64]) -> Margin:
+    k = len(picked)
+    order = largest(keys, k + 1)
+    missing = [int(e) for e in order[:k] if e not in picked]
+    extra = sorted((int(e) for e in picked if e not in order[:k]), key=lambda e: -keys[e])
+    pairs = list(zip(missing, extra, strict=True)) or [(int(order[k - 1]), int(order[k]))]
+    sigma = [math.sqrt(variance[a] + variance[b]) for a, b in pairs]
+    worst = int(np.argmax([(keys[a] - keys[b]) / s if s else math.inf for (a, b), s in zip(pairs, sigma, strict=True)]))
+    (best, rival), noise = pairs[worst], sigma[worst]
+    gap = float(keys[best] - keys[rival])
+    probability = 0.5 * math.erfc(gap / noise / math.sqrt(2)) if noise > 0 else float(gap <= 0) / 2
+    verdict, rule = _verdict(judge, gap, noise, bool(missing), theirs, picked)
+    ulps, chosen = float(gap / F32.ulp(keys[best])), rival if missing else best
+    candidate_gap = float(theirs[best] - theirs[rival])
+    return Margin(choice.step, choice.path, row, best, rival, gap, noise, probability, chosen, candidate_gap, ulps, verdict, rule)
+
+
+def _verdict(judge: Judge, gap: float, noise: float, differs: bool, own: Array, picked: NDArray[np.int64]) -> tuple[str, str]:
+    """The candidate's set against its own scores first, then against the oracle's."""
+    left = np.ones(len(own), bool)
+    left[picked] = False
+    weakest, strongest = int(picked[own[picked].argmin()]), int(np.flatnonzero(left)[own[left].argmax()])
+    if own[strongest] - own[weakest] > OWN_ULPS * F32.ulp(own[strongest]):
+        return "flip", f"it selects expert {weakest}, but by its own scores {strongest} comes before"
+    if not differs:
+        return "agree", ""
+    return ("tie" if gap <= limits.gaussian(judge.count) * noise else "flip"), ""
