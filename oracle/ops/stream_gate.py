@@ -1,6 +1,7 @@
 """stream_gate: one value for every stream, gated by the stream's own scalar, ``y_s = σ(g_s) x``.
 
-Source: `specs/qwen38-flash-next.md` 1.8 step 5. Noise: the sigmoid gate of `specs/noise-rules.md` 5.9.
+Source: `specs/qwen38-flash-next.md` 1.8 step 5. Noise: the sigmoid gate of `specs/noise-rules.md` 5.9; the error of
+the scalar is one relative error for the whole row of a stream.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from oracle.kit import Kit, Values
 from oracle.ops.base import Array, Axes, Operation, Tensor, Variance, Where
 from oracle.ops.gate import gate
 from oracle.ops.replicate import replicate
+from oracle.ops.swiglu import sigmoid
 
 
 def axes(x: Tensor, g: Tensor) -> Axes:
@@ -38,7 +40,9 @@ def _streams(x: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
 def noise(A: Arithmetic, y: Array, x: Tensor, g: Tensor) -> Variance:
     copied, gates = _streams(x, g)
     v = gate.noise(A, y.reshape(copied.data.shape), copied, gates, kind="sigmoid")
-    return Variance(np.asarray(v.inherited).reshape(y.shape), np.asarray(v.own).reshape(y.shape))
+    scalar = A.w3 * (2 + 4 * np.square(1 - sigmoid(gates.data))) * np.square(y.reshape(copied.data.shape))
+    inherited, own, common = (np.asarray(part).reshape(y.shape) for part in (v.inherited, v.own, scalar))
+    return Variance(inherited, own, common)
 
 
 def bound(A: Arithmetic, y: Array, where: Where, x: Tensor, g: Tensor) -> Array:
@@ -48,4 +52,4 @@ def bound(A: Arithmetic, y: Array, where: Where, x: Tensor, g: Tensor) -> Array:
     return gate.bound(A, y.reshape(copied.data.shape), split, copied, gates, kind="sigmoid")
 
 
-stream_gate = Operation("stream_gate", "elementwise", axes, shape, formula, noise, bound)
+stream_gate = Operation("stream_gate", "norm", axes, shape, formula, noise, bound)
