@@ -39,37 +39,34 @@ SHAPES = {
     "up": [INTER, HIDDEN],
     "down": [HIDDEN, INTER],
 }
-GGUF = dict(
-    zip(
-        SHAPES,
-        [
-            "attn_norm",
-            "post_attention_norm",
-            "ffn_norm",
-            "post_ffw_norm",
-            "attn_q",
-            "attn_k",
-            "attn_v",
-            "attn_gate",
-            "attn_output",
-            "ffn_gate",
-            "ffn_up",
-            "ffn_down",
-        ],
-        strict=True,
-    )
-)
-HF = dict(
-    zip(
-        SHAPES,
-        (
-            *("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm"),
-            *(f"self_attn.{p}_proj" for p in "qkv"),
-            *("self_attn.gate_proj", "self_attn.o_proj", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"),
-        ),
-        strict=True,
-    )
-)
+GGUF = {
+    "input_norm": "attn_norm",
+    "post_attn_norm": "post_attention_norm",
+    "post_norm": "ffn_norm",
+    "post_mlp_norm": "post_ffw_norm",
+    "q": "attn_q",
+    "k": "attn_k",
+    "v": "attn_v",
+    "attn_gate": "attn_gate",
+    "o": "attn_output",
+    "gate": "ffn_gate",
+    "up": "ffn_up",
+    "down": "ffn_down",
+}
+HF = {
+    "input_norm": "input_layernorm",
+    "post_attn_norm": "post_attention_layernorm",
+    "post_norm": "pre_feedforward_layernorm",
+    "post_mlp_norm": "post_feedforward_layernorm",
+    "q": "self_attn.q_proj",
+    "k": "self_attn.k_proj",
+    "v": "self_attn.v_proj",
+    "attn_gate": "self_attn.gate_proj",
+    "o": "self_attn.o_proj",
+    "gate": "mlp.gate_proj",
+    "up": "mlp.up_proj",
+    "down": "mlp.down_proj",
+}
 
 
 def constant(value: float) -> bytes:
