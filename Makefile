@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 NATIVE := $(shell find native -name '*.cpp' -o -name '*.hpp' -o -name '*.h' -o -name '*.c' -o -name 'CMakeLists.txt')
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: parity test test-all test-peers bench calibration native lint clean
+.PHONY: parity test test-all test-peers bench calibration score native lint clean
 
 parity: $(VENV)/.real native
 	$(BIN)/python -m parity.suite --out build/parity
@@ -25,6 +25,10 @@ bench: $(VENV)/.dev native
 # Random healthy cases with every candidate: rewrites the table in docs/calibration.md.
 calibration: $(VENV)/.dev native
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m parity.calibration --cases 200 --out docs/calibration.md
+
+# Planted faults over families and candidates: rewrites docs/score.md.
+score: $(VENV)/.dev native
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m parity.scoring --out docs/score.md
 
 native: $(VENV)/.native
 

@@ -21,4 +21,5 @@ def figures(y: Array, c: Array) -> dict[str, float]:
         "nmse": float(difference @ difference) / energy if energy > 0 else float(other > 0),
         "pcc": (both - n * mean_a * mean_b) / float(spread) if spread > 0 else 1.0,
         "max_abs": float(max(difference.max(), -difference.min())),
+        "largest": float(np.abs(a).max()),
     }
