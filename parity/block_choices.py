@@ -55,6 +55,12 @@ def block_choices(judge: Judge, choice: Stage, own: Tensor, wanted: Array, picke
     return made
 
 
+def swapped(mine: Array, theirs: Array, ratio: int, row: int, blocks: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Blocks wholly in ``mine`` and not in ``theirs``, and the other way round, for one row of cells [row, cell]."""
+    a, b = (np.asarray(x[row, : blocks * ratio] > 0.5).reshape(blocks, ratio).all(1) for x in (mine, theirs))
+    return np.flatnonzero(a & ~b), np.flatnonzero(b & ~a)
+
+
 def _one(judge: Judge, choice: Stage, r: int, row: _Row, shape: tuple[int, int]) -> Margin:
     blocks = row.picked[: shape[0] * shape[1]].reshape(shape)
     taken = np.asarray(blocks.all(1))

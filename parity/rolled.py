@@ -11,11 +11,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from oracle.arithmetic import Arithmetic
+from oracle.kit import EXACT
+from oracle.ops.select import biased
 from oracle.readings import Reading, Sampled, Stage, Survey
 from oracle.tensor import Array, Tensor
 from parity import limits
+from parity.block_choices import swapped
 from parity.case import Case
 from parity.local import divergence, extent, recorded
+from parity.memberships import broken
 from parity.models import Progress, open_case_model, run
 from parity.report import Divergence, StageResult
 from parity.threads import threads_for
@@ -24,6 +28,19 @@ if TYPE_CHECKING:
     from dumps import Dump
 
 Key = tuple[int, str]
+
+
+@dataclass(frozen=True, eq=False)
+class Fork:
+    """A row whose candidate selected another set: ``best`` of the oracle's it left out, ``rival`` it took, and the gap of their scores."""
+
+    stage: Stage
+    row: int
+    best: int
+    rival: int
+    gap: float
+    scores: Key
+    y: Tensor
 
 
 @dataclass
@@ -38,6 +55,8 @@ class Rolled:
     stages: list[StageResult] = field(default_factory=list)
     divergences: list[Divergence] = field(default_factory=list)
     exact: dict[Key, tuple[Stage, Tensor]] = field(default_factory=dict)
+    forks: list[Fork] = field(default_factory=list)
+    scores: Key = (0, "")
 
     def compare(self, progress: Progress | None = None) -> None:
         say = progress or (lambda _: None)
@@ -49,6 +68,8 @@ class Rolled:
             for member in range(self.members):
                 say(f"rolled: sampled run {member + 1} of {self.members}")
                 spreads.append(self._member(survey, self.seed + member))
+        for fork in self.forks:
+            self._judge_fork(fork, np.sqrt(np.mean([s[fork.scores] for s in spreads], 0)))
         for key, (stage, y) in self.exact.items():
             if stage.op.kind != "choice":
                 # A few members sample a row-wide factor a few times: a row's spread is at least what its own operation contributes.
@@ -62,15 +83,64 @@ class Rolled:
         def tape(stage: Stage, y: Tensor, reading: Reading) -> Tensor:
             if stage.op.kind != "choice":
                 spread[stage.key] = _mean_square(y.data - self.exact[stage.key][1].data)
-            return y
+            # Behind another set of experts no spread means anything: all members take the branch that was judged.
+            return self.exact[stage.key][1] if stage.op.name in ("select", "select_cells") else y
 
         run(self.case, Sampled(survey.own, seed), tape)
         return spread
 
     def _keep(self, stage: Stage, y: Tensor, reading: Reading) -> Tensor:
         bare = Stage(stage.path, stage.op, (), {}, stage.step)
+        if y.axes[-1] in ("expert", "block"):
+            self.scores = stage.key
+        if stage.op.name == "select":
+            y = self._branch(stage, y)
+        elif stage.op.name == "select_cells":
+            y = self._branch_cells(stage, y)
         self.exact[stage.key] = (bare, y)
         return y
+
+    def _branch(self, stage: Stage, y: Tensor) -> Tensor:
+        """The candidate's own selection where it recorded a sound one; a set that differs is a fork, to be judged by its gap."""
+        found = recorded(self.dump, stage, y)
+        experts = stage.args[0].data.shape[-1]
+        if found.values is None or found.invalid or broken(found.values.astype(np.int64), experts):
+            return y
+        keys = biased(EXACT, stage.args[0].data, stage.args[1] if len(stage.args) > 1 else None)
+        for row, (mine, theirs) in enumerate(zip(y.data.astype(int), found.values.astype(int), strict=True)):
+            left, extra = np.setdiff1d(mine, theirs), np.setdiff1d(theirs, mine)
+            if len(left):
+                best, rival = int(left[keys[row, left].argmax()]), int(extra[keys[row, extra].argmin()])
+                self.forks.append(Fork(stage, row, best, rival, float(keys[row, best] - keys[row, rival]), self.scores, y))
+        return Tensor(found.values, y.axes)
+
+    def _branch_cells(self, stage: Stage, y: Tensor) -> Tensor:
+        """The same for an indexer's cells: blocks that were swapped are a fork, anything else is the local verdict's to name."""
+        found = recorded(self.dump, stage, y)
+        if found.values is None or found.invalid or found.values.sum() != y.data.sum():
+            return y
+        keys, ratio = stage.args[0].data, int(stage.params["ratio"])
+        for row in range(len(y.data)):
+            left, extra = swapped(y.data, found.values, ratio, row, keys.shape[1])
+            if len(left) and len(extra):
+                best, rival = int(left[keys[row, left].argmax()]), int(extra[keys[row, extra].argmin()])
+                self.forks.append(Fork(stage, row, best, rival, float(keys[row, best] - keys[row, rival]), self.scores, y))
+        return Tensor(found.values, y.axes)
+
+    def _judge_fork(self, fork: Fork, sigma: Array) -> None:
+        """A gap beyond what healthy runs move scores is no tie. ``sigma [row]``: their spread."""
+        if fork.gap == 0:
+            return
+        ratio = fork.gap / (np.sqrt(2) * sigma[fork.row] * limits.ROLLED_DIVERGE) if sigma[fork.row] > 0 else np.inf
+        if ratio <= 1:
+            return
+        stage, y = fork.stage, fork.y
+        where = np.zeros(y.data.shape, bool)
+        where[fork.row] = True
+        thing = "expert" if stage.op.name == "select" else "block"
+        what = f"{thing} {fork.rival} instead of {fork.best}, whose score is larger by {fork.gap:.3g}"
+        args = (float(ratio), False, fork.best, fork.rival, "rolled", extent(where, y.axes), what)
+        self.divergences.append(divergence(stage, y.axes, (fork.row,), *args))
 
     def _judge(self, stage: Stage, y: Tensor, sigma: Array) -> None:
         found = recorded(self.dump, stage, y)
