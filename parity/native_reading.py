@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from oracle.drafters.dialect import HISTORY_RULES
 from oracle.kit import Kit
 from oracle.models import Drafter
 from oracle.ops.expert_linear import by_expert, inputs
@@ -25,9 +26,9 @@ if TYPE_CHECKING:
     from dumps import DumpWriter
     from native import Context, Stored
 
-STRUCTURAL = ("given", "cells")
+STRUCTURAL = ("given", "cells", "join", "to_target")
 # A few numbers per row, for which libraries have no entry: float32 on the host.
-HOST = ("select", "expert_weights")
+HOST = ("select", "expert_weights", "dynamic_conv", "selector_scores", "choose", "markov_state", "markov_output")
 
 
 def stored(w: Weight) -> Stored:
@@ -139,7 +140,7 @@ BINDINGS: dict[str, Callable[..., NDArray[Any]]] = {
     "attention": _attention,
     "swiglu": lambda n, gate, up: n.context.swiglu(_flat(gate), _flat(up)),
     "add": lambda n, a, b: n.context.add(_flat(a), _flat(b)),
-    "gate": lambda n, x, g, *, kind: n.context.gate(np.ascontiguousarray(x, np.float32), _flat(g), kind),
+    "gate": lambda n, x, g, *, kind: n.context.gate(np.ascontiguousarray(x if x.ndim == 3 else x[..., None], np.float32), _flat(g), kind),
     "softcap": lambda n, x, *, scale, cap: n.context.softcap(_flat(x), scale, cap or 0.0),
     "gather": lambda n, table, ids, *, scale=1.0: n.context.gather(n.weight(table), np.ascontiguousarray(ids, np.int32), scale),
     "argmax": _argmax,
@@ -153,6 +154,11 @@ BINDINGS: dict[str, Callable[..., NDArray[Any]]] = {
 def fused_config(drafter: Drafter) -> dict[str, object]:
     """The drafter's geometry and dialect as the library's key=value configuration."""
     g, d = drafter.geometry, drafter.dialect
+    parts = [s for s in ("conv", "selector", "markov", "confidence") if getattr(d, s) not in (False, "none")]
+    if parts or drafter.weights.target_ids is not None:
+        raise UsageError(f"{', '.join(parts) or 'a reduced vocabulary'}: not a part of the library's fused drafter; use --entry op")
+    if d.window_rule in HISTORY_RULES:
+        raise UsageError(f"window rule {d.window_rule} depends on how the context was appended, which libraries cannot know: --entry op")
     config: dict[str, object] = {
         "family": d.family,
         "hidden": g.hidden,
