@@ -17,7 +17,7 @@ from parity.block_choices import block_choices
 from parity.explain import explain
 from parity.explain.base import Suspect
 from parity.judge import Judge, Verdict
-from parity.margins import choices
+from parity.margins import among, choices
 from parity.memberships import OwnScores, broken, memberships
 from parity.report import Divergence, Extent, Margin, StageResult
 
@@ -101,7 +101,7 @@ class Local:
 
     def _remember(self, stage: Stage, y: Tensor) -> None:
         """The oracle's own logits: a choice is judged by them, not by the candidate's."""
-        if y.axes[-1] == "vocab":
+        if y.axes[-1] in ("vocab", "candidate"):
             self.vocab = (stage, y)
         elif y.axes[-1] == "block":
             self.blocks = y
@@ -183,6 +183,8 @@ class Local:
         origin, logits = self.vocab
         picked = self.dump.get(origin.step, origin.path)
         theirs = picked.float64().reshape(logits.data.shape) if picked is not None else None
+        if stage.op.name == "choose":
+            return among(self.judge, origin, stage, logits, theirs, c.astype(np.int64))
         return choices(self.judge, origin, stage, logits, theirs, c.astype(np.int64))
 
     def _choice(self, stage: Stage, y: Tensor, c: Array) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,20 @@ from parity.report import Margin
 def choices(judge: Judge, origin: Stage, choice: Stage, logits: Tensor, theirs: Array | None, picked: NDArray[np.int64]) -> list[Margin]:
     """One margin per row: the oracle's logits [row, vocab] (``origin`` made them), the candidate's (or None) and its choice [row]."""
     return [_one(judge, origin, choice, logits, theirs, row, int(picked[row])) for row in range(len(logits.data))]
+
+
+def among(judge: Judge, origin: Stage, choice: Stage, scores: Tensor, theirs: Array | None, picked: NDArray[np.int64]) -> list[Margin]:
+    """The same for a choice of one of a row's candidates: ``scores`` [row, candidate], ``picked`` and the margins' ids are token ids."""
+    ids = choice.args[1].data.astype(np.int64)
+    where = np.array([next(iter(np.flatnonzero(row == p)), -1) for row, p in zip(ids, picked, strict=True)], np.int64)
+    made = choices(judge, origin, choice, scores, theirs, where)
+    return [_as_ids(m, ids[m.row], int(p)) for m, p in zip(made, picked, strict=True)]
+
+
+def _as_ids(m: Margin, ids: NDArray[np.int64], picked: int) -> Margin:
+    """A margin over candidate numbers as one over token ids."""
+    rule = m.rule and "it takes another candidate than its own scores put first"
+    return replace(m, choice=int(ids[m.choice]), runner_up=int(ids[m.runner_up]), candidate=picked, rule=rule)
 
 
 def _one(judge: Judge, origin: Stage, choice: Stage, logits: Tensor, theirs: Array | None, row: int, picked: int) -> Margin:

@@ -80,7 +80,7 @@ def _from_config(container: Container, names: set[str]) -> Description:
         softcap=cap or None,
         heads=read_config_heads(config, inner, sizes["hidden"], vocab),
     )
-    if named[0] == ARCHITECTURES[1] and not {"conv", "selector"} <= switches.heads.switches.keys():
+    if named == [ARCHITECTURES[1]] and not {"conv", "selector"} <= switches.heads.switches.keys():
         wanted = "['DFlashDraftModel'], because conv_kernel_size, conv_group_size, selector_rank and selector_top_k are not all there"
         config.refuse("architectures", wanted)
     taps = _either(inner, config, "target_layer_ids").integers(
