@@ -10,7 +10,7 @@ import shutil
 import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -136,6 +136,27 @@ def _target(rng: Any, stored: str, shape: dict[str, Any], root: Path, seed: int)
     )
 
 
+def random_muse_target(seed: int, root: Path) -> Case:
+    """A Muse Glimmer target of random shape, depth, pattern and window, its prefill and verify window around the window's edge."""
+    rng = np.random.default_rng([seed, 78])
+    stored = str(rng.choice(BLOCK_FORMATS if rng.random() < 0.4 else PLAIN_FORMATS))
+    layers, window = int(rng.integers(1, 3)), int(rng.integers(2, 9))
+    more: dict[str, Any] = {
+        "layers": layers,
+        "sliding": tuple(bool(s) for s in rng.integers(0, 2, layers)),
+        "window": window,
+        "theta": float(rng.choice([1e4, 5e5])),
+        "output_multiplier": float(rng.choice([0.19611613513818404, 0.7, 2.0])),
+        "softcap": float(rng.choice([3.0, 20.0])),
+        "container": "gguf" if stored in BLOCK_FORMATS else str(rng.choice(["gguf", "safetensors"])),
+        "role": "target",
+    }
+    made = _artifact("muse-glimmer", stored, root, seed, _shape(rng, stored) | more)
+    prefill = int(rng.choice([0, 1, window - 1, window, window + 1, 2 * window + 3]))
+    name = f"random {seed} muse-glimmer target {stored}"
+    return target_case(made[0], prefill=prefill, block=int(rng.integers(1, 9)), seed=seed, name=name)
+
+
 @dataclass
 class Tally:
     """Largest error / tolerance and rms z per (candidate, stage name), and every divergence."""
@@ -179,10 +200,10 @@ def healthy_reports(case: Case, root: Path) -> Iterator[tuple[str, Report]]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def calibrate(seeds: range, root: Path, tally: Tally) -> None:
-    """Run the random cases of ``seeds`` with every candidate into the tally."""
+def calibrate(seeds: range, root: Path, tally: Tally, draw: Callable[[int, Path], Case] = random_case) -> None:
+    """Run the cases that ``draw`` makes of ``seeds`` with every candidate into the tally."""
     for seed in seeds:
-        case = random_case(seed, root)
+        case = draw(seed, root)
         for name, report in healthy_reports(case, root):
             tally.add(name, case, report)
         shutil.rmtree(root / f"case-{seed}", ignore_errors=True)
@@ -232,7 +253,8 @@ def main(argv: list[str] | None = None) -> int:
     tally = Tally()
     with tempfile.TemporaryDirectory(prefix="parity-") as root:
         calibrate(range(options.cases), Path(root), tally)
-    options.out.write_text(markdown(tally, options.cases) + "\n")
+        calibrate(range(options.cases // 4), Path(root), tally, random_muse_target)
+    options.out.write_text(markdown(tally, options.cases + options.cases // 4) + "\n")
     print(f"{tally.runs} runs, {len(tally.alarms)} false divergences; table in {options.out}")
     for alarm in tally.alarms:
         print(f"  {alarm}")

@@ -168,4 +168,15 @@ def _common_mode(stage: Stage, y: Tensor, error: Array, sigma: Array, coarse: bo
     with np.errstate(divide="ignore", invalid="ignore"):
         signed = np.where(sigma > 0, error / sigma, 0.0) * np.sign(y.data)
     per_row = np.clip(signed, -10, 10).reshape(rows, -1)[distinct].mean(-1)
-    return float(abs(per_row.mean()) / limits.pooled(stage.op.kind, coarse, flat.shape[1], len(distinct)))
+    found, count = abs(float(per_row.mean())), len(distinct)
+    limit = limits.pooled(stage.op.kind, coarse, flat.shape[1], count)
+    if found > limit:
+        limit = limits.pooled(stage.op.kind, coarse, _independent(flat[distinct]), count)
+    return found / limit
+
+
+def _independent(rows: Array) -> int:
+    """Elements of a row [row, dim] that can err by themselves: equal ones, as a coarsely quantised row normed without a weight has
+    them, err alike. With n_k of a value, (Σ n_k)² / Σ n_k² is the width of as many independent elements."""
+    repeats = np.concatenate([np.square(np.unique(np.abs(row), return_counts=True)[1]).sum(keepdims=True) for row in rows])
+    return int(rows.shape[1] ** 2 / float(np.mean(repeats)))

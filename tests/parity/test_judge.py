@@ -116,3 +116,21 @@ def test_limits_grow_with_the_count_and_shrink_with_the_width():
     assert limits.gaussian(10**6) == pytest.approx(7.5, abs=0.1) and limits.exponential(10**6) == pytest.approx(16.7, abs=0.1)
     assert limits.row("linear", False, 8, 16) > limits.row("linear", False, 4096, 16) == 2.0
     assert limits.pooled("norm", False, 64, 16) < limits.pooled("norm", False, 64, 4)
+
+
+def quantised_norm(seed: int, scale: float = 1.0) -> Verdict:
+    """The pooled verdict of a weightless norm over five rows of 16 levels each, stored in bf16; ``scale``: a mistake common to all."""
+    rng, arithmetic = np.random.default_rng(seed), named("bf16")
+    levels = np.clip(np.round(rng.standard_normal((5, 32)) * 3), -8, 7) * rng.uniform(0.01, 0.3, (5, 1))
+    stage = Stage("target.embed_norm", OPS["rms_norm"], (Tensor(levels.astype(np.float32), ROWS), None), {"eps": 1e-5})
+    made = Rounded(arithmetic).apply(stage).data * np.float32(scale)
+    return judged(wide(stage), arithmetic.to_storage(stage.path, made), arithmetic)
+
+
+def test_equal_elements_of_a_quantised_row_err_alike():
+    """Sixteen levels in a row are sixteen roundings, not as many as the row is wide."""
+    assert max(quantised_norm(seed).common for seed in range(200)) < 1
+
+
+def test_a_scale_common_to_quantised_rows_is_found():
+    assert min(quantised_norm(seed, 1 + 2**-6).common for seed in range(20)) > 1
