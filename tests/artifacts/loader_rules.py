@@ -1,0 +1,102 @@
+"""The table of docs/loader-rules.md, made of the tests themselves: ``python -m tests.artifacts.loader_rules`` rewrites it."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "loader-rules.md"
+HOME = "tests/artifacts/"
+
+
+class Group(NamedTuple):
+    """Rules that one parametrised test proves: a heading, where the rule comes from, the test's module and name."""
+
+    heading: str
+    source: str
+    module: str
+    test: str
+
+
+GROUPS = (
+    Group("GGUF container", "`native-backends.md` 2.1 and ggml's own loader", "test_bad_gguf", "test_a_broken_container_is_refused"),
+    Group("SafeTensors file and config", "the format's own rules", "test_bad_safetensors", "test_a_broken_folder_is_refused"),
+    Group("Sharded folders", "the format's own rules", "test_bad_safetensors", "test_a_broken_index_is_refused"),
+    Group("Muse Glimmer drafter, GGUF", "`muse-glimmer.md` 3.1, 4.1", "test_bad_gguf", "test_a_wrong_muse_file_is_refused"),
+    Group("Muse Glimmer drafter, folder", "`muse-glimmer.md` 3.1, 4", "test_bad_safetensors", "test_a_wrong_muse_folder_is_refused"),
+    Group("Generic drafter, GGUF", "`dflash-generic.md` 4 to 9, 18", "test_bad_gguf", "test_a_wrong_generic_drafter_is_refused"),
+    Group("Generic drafter, folder", "`dflash-generic.md` 4 to 9, 18", "test_bad_safetensors", "test_a_wrong_generic_drafter_is_refused"),
+    Group("DFlash 2 and DSpark parts", "`dflash-generic.md` 11, 12, 14, 15", "test_artifact_heads", "test_a_half_declared_head_is_refused"),
+    Group("Laguna drafter", "`laguna.md` 4", "test_laguna_drafter", "test_every_rule_refuses_by_name"),
+    Group("Llama target, GGUF", "`dflash-generic.md` 2, 9", "test_bad_gguf", "test_a_wrong_target_is_refused"),
+    Group("Llama target, folder", "`dflash-generic.md` 2, 9", "test_bad_safetensors", "test_a_wrong_target_is_refused"),
+    Group("Muse Glimmer target, GGUF", "`muse-glimmer.md` 2, 4", "test_muse_target", "test_a_wrong_gguf_is_refused"),
+    Group("Muse Glimmer target, folder", "`muse-glimmer.md` 2, 4", "test_muse_target", "test_a_wrong_folder_is_refused"),
+)
+# Rules with a test of their own: (rule, source, module, test).
+SINGLE = (
+    ("a header that ends too early, at any byte", "GGUF", "test_bad_gguf", "test_a_truncated_header_is_refused"),
+    ("a path that is no file", "GGUF", "test_bad_gguf", "test_a_path_that_is_not_a_file_is_refused"),
+    ("a head that does not fit its embedding", "lenders", "test_bad_gguf", "test_a_borrowed_head_must_fit_the_embedding"),
+    ("a family that does not exist", "DESIGN 7", "test_bad_gguf", "test_an_unknown_family_is_refused"),
+    ("a file cut in its data", "SafeTensors", "test_bad_safetensors", "test_a_file_cut_in_its_data_is_refused"),
+    ("a shard linked to outside the folder", "SafeTensors", "test_bad_safetensors", "test_a_shard_may_not_leave_the_folder_by_a_link"),
+    ("a lender with two embeddings or without a head", "lenders", "test_bad_safetensors", "test_a_lender_needs_one_embedding_and_one_head"),
+    ("a `d2t` that leaves the vocabulary, repeats, or contradicts `t2d`", "`dflash-generic.md` 11", "test_artifact_heads",
+     "test_a_map_that_leaves_the_vocabulary_or_repeats_is_refused"),
+    ("DFlash 2 parts in another family", "`dflash-generic.md` 4", "test_artifact_heads", "test_other_families_keep_refusing_these_parts"),
+    ("q, k, v split in part", "`laguna.md` 4", "test_laguna_drafter", "test_an_incomplete_split_is_refused"),
+    ("a Laguna drafter in GGUF", "`laguna.md` 4", "test_laguna_drafter", "test_a_gguf_is_refused_with_the_reason"),
+    ("another reading by the container's library", "inspection", "test_artifact_opinions", "test_each_kind_of_disagreement_is_a_problem"),
+    ("a file the container's library cannot read", "inspection", "test_artifact_opinions",
+     "test_a_library_that_fails_is_a_problem_of_the_file"),
+    ("block formats into SafeTensors", "conversion", "test_artifact_convert", "test_block_formats_stay_in_gguf"),
+    ("a destination that exists, or of the same kind", "conversion", "test_artifact_convert",
+     "test_a_destination_is_never_overwritten_nor_of_the_same_kind"),
+    ("metadata that the other container cannot say", "conversion", "test_artifact_convert",
+     "test_metadata_that_the_other_container_cannot_say_is_refused"),
+    ("a file that does not read back as its source", "conversion", "test_artifact_convert",
+     "test_a_file_that_does_not_read_back_as_the_source_is_not_kept"),
+)  # fmt: skip
+
+
+def table(group: Group) -> dict[str, Any]:
+    """The cases the group's test is parametrised with; LookupError when there is no such test or table."""
+    test = getattr(importlib.import_module(f"tests.artifacts.{group.module}"), group.test, None)
+    marks = [m.args[1] for m in getattr(test, "pytestmark", ()) if m.name == "parametrize" and isinstance(m.args[1], dict)]
+    if len(marks) != 1:
+        raise LookupError(f"{group.module}::{group.test} is not parametrised with one table")
+    return dict(marks[0])
+
+
+def rows() -> Iterator[str]:
+    """The document, line by line."""
+    yield "# Loader rules and the tests that prove them"
+    yield ""
+    yield "What the loaders, the inspection and the conversion refuse, each rule with the test that plants it. A refusal is one line that"
+    yield "names the file, the key or tensor, what was expected and what was found. Rewritten by `python -m tests.artifacts.loader_rules`."
+    for group in GROUPS:
+        where = f"{HOME}{group.module}.py::{group.test}"
+        yield from ("", f"## {group.heading}", "", f"From {group.source}. Tests: `{where}[rule]`.", "")
+        yield from ("| rule | the message says |", "|---|---|")
+        for case, (_, words) in table(group).items():
+            said = ", ".join(f"`{_cell(w)}`" for w in ([words] if isinstance(words, str) else words)) or "where it breaks"
+            yield f"| {_cell(case)} | {said} |"
+    yield from ("", "## Single rules", "", "| rule | from | test |", "|---|---|---|")
+    for rule, source, module, test in SINGLE:
+        yield f"| {rule} | {source} | `{HOME}{module}.py::{test}` |"
+
+
+def _cell(text: str) -> str:
+    return re.sub(r"[|`\n]", " ", text)
+
+
+def text() -> str:
+    return "\n".join(rows()) + "\n"
+
+
+if __name__ == "__main__":
+    DOCUMENT.write_text(text())
