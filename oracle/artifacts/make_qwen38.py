@@ -47,8 +47,8 @@ class Qwen38Model:
     hc_rank: int = 16
     key_heads: int = 2
     value_heads: int = 6
-    key_dim: int = 8
-    value_dim: int = 8
+    key_dim: int = 16
+    value_dim: int = 16
     output_gate: str = "sigmoid"
     index_heads: int = 3
     index_dim: int = 12

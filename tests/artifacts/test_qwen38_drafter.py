@@ -1,0 +1,180 @@
+"""The DeepSpec drafter's files: both containers hold one drafter, and every rule by which a file is refused."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from oracle.artifacts import ArtifactError, make_artifact, open_drafter_files, open_target_files, qwen38
+from oracle.artifacts.gguf_file import read_gguf
+from oracle.artifacts.writers import PlannedTensor, Typed, write_gguf
+
+SIZES: dict[str, Any] = {"hidden": 16, "intermediate": 24, "heads": 4, "kv_heads": 2, "head_dim": 8, "vocab": 40, "mask_token_id": 36}
+D = "dflash."
+Keys = dict[str, Typed]
+Tensors = dict[str, PlannedTensor]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_artifact("qwen38-flash-next", "tiny", "f32", tmp_path_factory.mktemp("hf"), seed=3, **SIZES)[0]
+
+
+@pytest.fixture(scope="module")
+def gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_artifact("qwen38-flash-next", "tiny", "f32", tmp_path_factory.mktemp("gguf"), seed=3, container="gguf", **SIZES)[0]
+
+
+def rewritten(gguf: Path, out: Path, edit: Callable[[Keys, Tensors], None]) -> Path:
+    """The file with its keys and tensors edited."""
+    container = read_gguf(gguf)
+    keys = {k: Typed(container.kinds[k], v.tolist() if isinstance(v, np.ndarray) else v) for k, v in container.metadata.items()}
+    raws = {n: t.raw for n, t in container.tensors.items()}
+    tensors = {n: PlannedTensor(n, t.shape, t.stored, lambda n=n: iter([raws[n]])) for n, t in container.tensors.items()}  # type: ignore[misc]
+    edit(keys, tensors)
+    write_gguf(out, keys, list(tensors.values()))
+    return out
+
+
+def zeros(name: str, *shape: int) -> PlannedTensor:
+    return PlannedTensor(name, shape, "f32", lambda: iter([np.zeros(shape, "<f4").view(np.uint8).reshape(shape[0], -1)]))
+
+
+def add(name: str, *shape: int) -> Callable[[Keys, Tensors], None]:
+    return lambda keys, tensors: tensors.update({name: zeros(name, *shape)})
+
+
+def put(name: str, kind: str, value: Any) -> Callable[[Keys, Tensors], None]:
+    return lambda keys, tensors: keys.update({D + name: Typed(kind, value)})
+
+
+def drop(*names: str) -> Callable[[Keys, Tensors], None]:
+    """Without keys or tensors of these names."""
+
+    def edit(keys: Keys, tensors: Tensors) -> None:
+        for name in names:
+            keys.pop(D + name, None)
+            tensors.pop(name, None)
+
+    return edit
+
+
+def test_it_has_58_tensors_and_predicts_from_the_anchor(folder: Path, gguf: Path):
+    a, b = open_drafter_files(folder), open_drafter_files(gguf)
+    assert len(read_gguf(gguf).tensors) == qwen38.TENSORS == 58
+    assert a.identity.family == b.identity.family == "qwen38-flash-next"
+    assert a.geometry == b.geometry and a.dialect == b.dialect
+    assert a.dialect.anchor_layout == "predict_next" and not any(a.dialect.causal) and a.dialect.window_rule == "none"
+    assert a.dialect.rope.dim == a.geometry.head_dim
+    assert a.geometry.tap_ids == (0, 2, 3, 4, 6)
+    assert np.array_equal(a.weights.layers[4].k.array(), b.weights.layers[4].k.array())
+    assert np.array_equal(a.weights.hidden_norm.array(), b.weights.hidden_norm.array())
+
+
+def test_a_writer_that_stores_taps_plus_one_is_told_by_its_keys(gguf: Path, tmp_path: Path):
+    def other(keys: Keys, tensors: Tensors) -> None:
+        theta, mask = keys.pop(D + "rope.frequency_base"), keys.pop(D + "mask_token_id")
+        keys[D + "rope.freq_base"] = Typed("f32", theta.value)
+        keys["tokenizer.ggml.mask_token_id"] = mask
+        keys[D + "target_layers"] = Typed("array of i32", [t + 1 for t in keys[D + "target_layers"].value])
+        keys[D + "sample_from_anchor"] = Typed("bool", True)
+
+    made = open_drafter_files(rewritten(gguf, tmp_path / "d.gguf", other))
+    assert made.geometry == open_drafter_files(gguf).geometry and made.dialect == open_drafter_files(gguf).dialect
+
+
+REFUSED: dict[str, tuple[Callable[[Keys, Tensors], None], list[str]]] = {
+    "a selector": (add("selector_hidden.weight", 4, 16), ["selector_hidden.weight", "a DFlash 2 part", "58"]),
+    "a convolution": (add("blk.0.attn_conv_base.weight", 4, 16), ["attn_conv_base", "a DFlash 2 part"]),
+    "a convolution's projection": (add("blk.0.ffn_conv_proj.weight", 4, 16), ["ffn_conv_proj", "a DFlash 2 part"]),
+    "a confidence head": (add("conf_proj.weight", 1, 16), ["conf_proj.weight", "a DSpark part"]),
+    "a reduced vocabulary": (add("d2t", 8), ["'d2t'", "a DSpark part"]),
+    "its own embedding": (add("token_embd.weight", 40, 16), ["token_embd.weight", "an embedding of its own"]),
+    "its own head": (add("output.weight", 40, 16), ["'output.weight'", "a head of its own"]),
+    "a 59th tensor": (add("blk.0.attn_gate.weight", 8, 16), ["59 tensors", "expected the 58", "attn_gate"]),
+    "57 tensors": (drop("blk.2.attn_k_norm.weight"), ["missing tensors", "blk.2.attn_k_norm.weight"]),
+    "a tensor of another shape": (add("fc.weight", 16, 64), ["fc.weight", "[16, 64]", "[16, 80]"]),
+    "a Markov rank": (put("markov_rank", "u32", 8), ["markov_rank", "no such part"]),
+    "a selector's width": (put("selector_top_k", "u32", 4), ["selector_top_k", "no such part"]),
+    "a confidence flag": (put("has_confidence_head", "string", "true"), ["has_confidence_head", "expected false"]),
+    "the other layout": (put("sample_from_anchor", "string", "false"), ["sample_from_anchor", "expected true"]),
+    "a causal block": (put("attention.causal", "bool", True), ["attention.causal", "expected false"]),
+    "no taps": (drop("target_layers"), ["missing key dflash.target_layers"]),
+    "falling taps": (put("target_layers", "array of u32", [0, 2, 4, 3, 6]), ["[0, 2, 4, 3, 6]", "strictly rising"]),
+    "four taps": (put("target_layers", "array of u32", [0, 2, 3, 6]), ["4 taps", "5 taps"]),
+    "four layers": (put("block_count", "u32", 4), ["4 layers", "5 layers"]),
+    "a block of 129": (put("block_size", "u32", 129), ["block_size", "from 1 to 128"]),
+    "no head width": (drop("attention.key_length"), ["missing key dflash.attention.key_length"]),
+    "a mask outside the vocabulary": (put("mask_token_id", "u32", 40), ["mask_token_id", "from 0 to 39"]),
+    "no mask": (drop("mask_token_id"), ["missing key dflash.mask_token_id"]),
+    "two writers' keys": (put("rope.freq_base", "f32", 1e7), ["cannot tell who wrote the file", "plus one"]),
+    "no writer's keys": (drop("rope.frequency_base", "mask_token_id"), ["cannot tell who wrote the file"]),
+    "another architecture": (lambda keys, tensors: keys.update({"general.architecture": Typed("string", "llama")}), ["'dflash'"]),
+    "an unknown key": (put("surprise", "u32", 1), ["dflash.surprise", "does not know"]),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_file_is_refused_by_rule(name: str, gguf: Path, tmp_path: Path):
+    edit, words = REFUSED[name]
+    with pytest.raises(ArtifactError) as caught:
+        open_drafter_files(rewritten(gguf, tmp_path / "d.gguf", edit), "qwen38-flash-next")
+    text = str(caught.value)
+    assert "d.gguf" in text and "\n" not in text
+    assert [w for w in words if w not in text] == [], text
+
+
+CONFIG: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "no layout": ({"query_zero_predicts_next": None}, ["sample_from_anchor or query_zero_predicts_next"]),
+    "the other layout": ({"query_zero_predicts_next": False}, ["query_zero_predicts_next", "expected true"]),
+    "a Markov rank": ({"markov_rank": 4}, ["markov_rank", "no such part"]),
+    "a confidence head": ({"enable_confidence_head": True}, ["enable_confidence_head", "expected false"]),
+    "a causal block": ({"is_causal": True}, ["is_causal", "expected false"]),
+    "a sliding layer": ({"layer_types": ["sliding_attention"] * 5}, ["layer_types"]),
+    "another activation": ({"hidden_act": "gelu"}, ["hidden_act"]),
+}
+
+
+@pytest.mark.parametrize("name", CONFIG)
+def test_a_config_is_refused_by_rule(name: str, folder: Path, tmp_path: Path):
+    changes, words = CONFIG[name]
+    config = copy.deepcopy(json.loads((folder / "config.json").read_text()))
+    for key, value in changes.items():
+        (config["dflash_config"] if key in config["dflash_config"] else config)[key] = value
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "model.safetensors").symlink_to(folder / "model.safetensors")
+    with pytest.raises(ArtifactError) as caught:
+        open_drafter_files(tmp_path, "qwen38-flash-next")
+    assert [w for w in words if w not in str(caught.value)] == [], str(caught.value)
+
+
+TARGET: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "no output gate": ({"output_gate_type": None}, ["output_gate_type"]),
+    "another output gate": ({"output_gate_type": "relu"}, ["output_gate_type", "'sigmoid' or 'silu'"]),
+    "no end mark": ({"eos_token_id": None}, ["eos_token_id", "n-gram hash"]),
+    "n-grams on sparse attention": ({"ple_layer_ids": [4]}, ["ple_layer_ids", "linear attention only"]),
+    "a budget that is no multiple": ({"indexer_budget": 9}, ["indexer_budget", "multiple"]),
+    "unnormalised experts": ({"norm_topk_prob": False}, ["norm_topk_prob"]),
+    "more experts than there are": ({"num_experts_per_tok": 9}, ["num_experts_per_tok", "1 to 8"]),
+    "another seed's table": ({"ngram_vocab_size_base": 90}, ["ngram_embedding.weight", "configuration asks"]),
+    "a rotary width beyond the indexer's": ({"indexer_head_dim": 6}, ["indexer_head_dim", "rotary width 8"]),
+    "no theta": ({"rope_parameters": {}}, ["rope_theta"]),
+}
+
+
+@pytest.mark.parametrize("name", TARGET)
+def test_a_target_is_refused_by_rule(name: str, folder: Path, tmp_path: Path):
+    changes, words = TARGET[name]
+    home = folder.parent / "target"
+    config = json.loads((home / "config.json").read_text()) | changes
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "model.safetensors").symlink_to(home / "model.safetensors")
+    with pytest.raises(ArtifactError) as caught:
+        open_target_files(tmp_path)
+    assert [w for w in words if w not in str(caught.value)] == [], str(caught.value)
