@@ -21,7 +21,7 @@ from parity import limits
 from parity.case import Case
 from parity.models import run
 
-CERTIFIED = 1.5
+CERTIFIED, BEYOND_DOUBT = 1.5, 100.0
 
 # Convention -> the mistake that stands for it, as a fault of the catalogue.
 KNOBS = {
@@ -39,7 +39,7 @@ KNOBS = {
 
 @dataclass
 class Sensitivity:
-    """One convention: ``factor`` = largest |difference| / tolerance, at ``stage`` of ``step``, first seen in ``row``."""
+    """One convention: ``factor`` = largest |difference| / tolerance (of the stages tried), at ``stage`` of ``step``, first seen in ``row``."""
 
     knob: str
     factor: float
@@ -71,9 +71,13 @@ class _Ledger:
         if stage.op.name in ("attention", "rms_norm", "rope"):
             tolerance = self._tolerance(y)
             for knob, fault in self.faults.items():
-                if fnmatchcase(stage.path, fault.stage):
+                if fnmatchcase(stage.path, fault.stage) and not self._settled(knob):
                     self._try(knob, fault, stage, y, tolerance)
         return Tensor(y.data, y.axes)
+
+    def _settled(self, knob: str) -> bool:
+        """Seen so clearly that later stages need not be tried."""
+        return knob in self.found and self.found[knob].factor >= BEYOND_DOUBT
 
     def _tolerance(self, y: Tensor) -> Array:
         var, acc, half = (np.broadcast_to(np.asarray(p, np.float64), y.data.shape) for p in (y.var, y.acc, y.half))

@@ -1,7 +1,8 @@
 """``make parity``: the main job on the cases that everyone has, one summary table, reports in ``build/parity``.
 
-(a) a tiny Muse Glimmer drafter from a K-quant GGUF, op by op and fused, window and sink crossed; (b) a tiny generic drafter from
-a bf16 SafeTensors folder, three rounds with partial acceptance; (c) SmolLM2 on real text; (d) a planted fault that must be found.
+(a) a tiny Muse Glimmer drafter from a K-quant GGUF, op by op and fused, window and sink crossed, and its target past the window; (b) a tiny generic drafter from
+a bf16 SafeTensors folder, three rounds with partial acceptance; (c) SmolLM2 on real text; (d) a planted fault that must be found;
+between them a tiny case of every other family and role.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from parity import render
 from parity.candidates import declared, parse
 from parity.case import Case
 from parity.cli import explain
-from parity.cli.build import seeded
+from parity.cli.build import WEIGHTS, seeded
 from parity.flow import run_candidate
 from parity.making import drafter_case, target_case
 from parity.realtext import PROMPT, smollm2, tokenizer
@@ -55,10 +56,23 @@ def _muse(models: Path, dialect: dict[str, str], appends: tuple[int, ...]) -> Ca
     return drafter_case(model, borrowed, dialect=dialect, appends=appends, accepts=(3, 0), seed=2)
 
 
+def _muse_target(models: Path) -> Case:
+    model, _ = seeded("muse-glimmer", "q4_k", 1, models, "target")
+    return target_case(model, prefill=40, block=8, seed=2)
+
+
 def _qwen3(models: Path, accepts: tuple[int, ...]) -> Case:
     model, borrowed = seeded("qwen3", "bf16", 1, models)
     assert borrowed is not None
     return drafter_case(model, borrowed, family="qwen3", appends=(17, 8), accepts=accepts, seed=3)
+
+
+def _family(models: Path, family: str, role: str) -> Case:
+    """A seeded tiny case of a family: two appends and a partial acceptance, or a prefill and a verify window."""
+    model, borrowed = seeded(family, WEIGHTS[family], 1, models, role)
+    if role == "target" or borrowed is None:
+        return target_case(model, prefill=21, block=6, seed=4)
+    return drafter_case(model, borrowed, family=family, appends=(17, 8), accepts=(2,), seed=4)
 
 
 def _smollm2(_: Path) -> Case:
@@ -72,8 +86,15 @@ ENTRIES = (
     Entry("a-op", "muse q4_k+q6_k, op by op", partial(_muse, dialect={}, appends=(20, 1, 12))),
     Entry("a-fused", "muse q4_k+q6_k, fused", partial(_muse, dialect={}, appends=(20, 1, 12)), entry="fused"),
     Entry("a-ring", "muse ring, fused", partial(_muse, dialect=RING, appends=(20, 1, 12)), entry="fused"),
+    Entry("a-target", "muse target q4_k+q6_k, 40 rows", _muse_target),
     Entry("b", "qwen3 bf16, accepts 2 0 5", partial(_qwen3, accepts=(2, 0, 5))),
     Entry("b-fused", "qwen3 bf16, fused", partial(_qwen3, accepts=(2, 0, 5)), entry="fused"),
+    Entry("laguna", "laguna drafter", partial(_family, family="laguna", role="drafter")),
+    Entry("laguna-fused", "laguna drafter, fused", partial(_family, family="laguna", role="drafter"), entry="fused"),
+    Entry("laguna-t", "laguna target", partial(_family, family="laguna", role="target")),
+    Entry("qwen38", "qwen38-flash-next drafter, fused", partial(_family, family="qwen38-flash-next", role="drafter"), entry="fused"),
+    Entry("qwen38-t", "qwen38-flash-next target, NumPy f32", partial(_family, family="qwen38-flash-next", role="target"), candidate="f32"),
+    Entry("muse-t", "muse-glimmer target", partial(_family, family="muse-glimmer", role="target")),
     Entry("c", "SmolLM2-135M, real text", _smollm2),
     Entry("d", f"planted {FAULT.partition(':')[0]} in qwen3", partial(_qwen3, accepts=()), fault=FAULT),
 )
