@@ -53,7 +53,7 @@ class Weight:
     ``raw``: the stored bytes as ``uint8 [rows, bytes per row]`` (C order, often a memory map), rows = output
     features, the input axis packed inside a row. ``axes`` and ``shape``: the logical axes, output axes first and the
     input axis last, e.g. ``("head", "dim", "in")``; a vector has one row and one axis ``("dim",)``.
-    ``stored``: the format's name in `oracle.artifacts.blocks.FORMATS`. ``name``: where it came from, for messages.
+    ``stored``: the format's name in `oracle.artifacts.blocks.DECODABLE`. ``name``: where it came from, for messages.
     """
 
     raw: NDArray[np.uint8]
