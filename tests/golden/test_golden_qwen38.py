@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.peers import qwen38_drafter_cases as drafts
+from tests.peers import random_models as rm
 from tests.peers.golden.files import read
 from tests.peers.qwen38_cases import CASES, Case, portioned, summary, summary_difference, wrong_readings
 
@@ -26,3 +28,10 @@ def test_a_target_misread_in_one_convention_is_not(name: str):
     case = CASES[0]
     found = portioned(case, (case.rows,), target=wrong_readings(case)[name])
     assert summary_difference(summary(found), GOLDEN[case.name]) > MISS
+
+
+def test_the_drafter_is_reproduced_over_twelve_rounds():
+    golden = read("qwen38_drafter")
+    wanted = {key: golden[key] for key in ("hidden_means", "logit_means", "last_hidden", "last_logits")}
+    assert rm.summary_difference(rm.summary(drafts.outputs()), wanted) <= 1e-12
+    assert rm.summary_difference(rm.summary(drafts.outputs(drafts.drafter(causal=True))), wanted) > MISS
