@@ -39,7 +39,7 @@ KNOBS = {
 
 @dataclass
 class Sensitivity:
-    """One convention: ``factor`` = largest |difference| / tolerance (of the stages tried), at ``stage`` of ``step``, first seen in ``row``."""
+    """One convention: ``factor``, the largest |difference| / tolerance of the stages tried, and where: ``row`` shows it first."""
 
     knob: str
     factor: float

@@ -1,8 +1,8 @@
 """``make parity``: the main job on the cases that everyone has, one summary table, reports in ``build/parity``.
 
-(a) a tiny Muse Glimmer drafter from a K-quant GGUF, op by op and fused, window and sink crossed, and its target past the window; (b) a tiny generic drafter from
-a bf16 SafeTensors folder, three rounds with partial acceptance; (c) SmolLM2 on real text; (d) a planted fault that must be found;
-between them a tiny case of every other family and role.
+(a) a tiny Muse Glimmer drafter from a K-quant GGUF, op by op and fused, window and sink crossed, and its target past the window;
+(b) a tiny generic drafter from a bf16 SafeTensors folder, three rounds with partial acceptance; (c) SmolLM2 on real text; (d) a planted
+fault that must be found; between them a tiny case of every other family and role.
 """
 
 from __future__ import annotations
@@ -94,7 +94,6 @@ ENTRIES = (
     Entry("laguna-t", "laguna target", partial(_family, family="laguna", role="target")),
     Entry("qwen38", "qwen38-flash-next drafter, fused", partial(_family, family="qwen38-flash-next", role="drafter"), entry="fused"),
     Entry("qwen38-t", "qwen38-flash-next target, NumPy f32", partial(_family, family="qwen38-flash-next", role="target"), candidate="f32"),
-    Entry("muse-t", "muse-glimmer target", partial(_family, family="muse-glimmer", role="target")),
     Entry("c", "SmolLM2-135M, real text", _smollm2),
     Entry("d", f"planted {FAULT.partition(':')[0]} in qwen3", partial(_qwen3, accepts=()), fault=FAULT),
 )
