@@ -10,6 +10,7 @@ import pytest
 
 import oracle
 from tests.peers import muse_target_cases as muse
+from tests.peers.golden.files import read
 
 pytestmark = pytest.mark.peers
 TOLERANCE = 1e-11
@@ -33,6 +34,16 @@ def peer() -> ModuleType:
 def test_logits_and_taps_agree(layers: int, attention: str, chunks: tuple[int, ...], peer: ModuleType):
     assert muse.WINDOW < muse.ROWS // 2
     assert muse.difference(muse.outputs(muse.target(layers), chunks), peer.outputs(layers, attention, chunks)) <= TOLERANCE
+
+
+@deep
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+def test_the_golden_file_is_current(layers: int, attention: str, peer: ModuleType):
+    golden, found = read("muse_target")[str(layers)], muse.summary(peer.outputs(layers, attention))
+    assert golden.keys() == found.keys()
+    for name in golden:
+        for kept, now in zip(golden[name], found[name], strict=True):
+            assert np.abs(np.subtract(kept, now)).max() <= TOLERANCE
 
 
 @deep
