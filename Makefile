@@ -61,6 +61,7 @@ $(VENV)/.real: $(VENV)/.base
 $(VENV)/.peers: $(VENV)/.dev
 	$(PIP) torch==2.13.0
 	$(PIP) --no-build-isolation --editable ".[peers]"
+	$(PIP) --no-deps speculators==0.9.0
 	touch $@
 
 clean:
