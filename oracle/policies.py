@@ -7,6 +7,7 @@ rounding can suffer are noise (`specs/noise-rules.md` section 4, last rule, and 
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from oracle.floats import BF16, F16, F32
 from oracle.tensor import Array
@@ -18,10 +19,9 @@ def apply(policy: str, x: Array) -> Array:
         return x
     if policy in ("bf16", "f16"):
         return (BF16 if policy == "bf16" else F16).round(x)
-    if policy == "q8_0":
-        return _q8_0(x)
-    if policy == "q8_k":
-        return _q8_k(x)
+    if policy in ("q8_0", "q8_k"):
+        with np.errstate(over="ignore"):
+            return _q8_0(x) if policy == "q8_0" else _q8_k(x)
     raise ValueError(f"activation policy {policy!r} is unknown")
 
 
@@ -48,12 +48,17 @@ def _blocks(x: Array, width: int) -> Array:
     return x.reshape(*x.shape[:-1], -1, width)
 
 
+def _finite(inverse: NDArray[np.float32]) -> NDArray[np.float32]:
+    """A block so small that the inverse of its scale overflows f32 counts as zero: what engines then compute is undefined."""
+    return np.where(np.isfinite(inverse), inverse, np.float32(0))
+
+
 def _q8_0(x: Array) -> Array:
     """d = max|x|/127 stored as f16 after q was formed from the unrounded d; q half away from zero."""
     b = F32.round(_blocks(x, 32)).astype(np.float32)
     peak = np.abs(b).max(-1, keepdims=True)
     d = peak / np.float32(127)
-    inverse = np.divide(np.float32(1), d, out=np.zeros_like(d), where=d > 0)
+    inverse = _finite(np.divide(np.float32(1), d, out=np.zeros_like(d), where=d > 0))
     scaled = (b * inverse).astype(np.float64)
     q = np.copysign(np.floor(np.abs(scaled) + 0.5), scaled)
     return np.asarray((F16.round(d) * q).reshape(x.shape))
@@ -63,7 +68,7 @@ def _q8_k(x: Array) -> Array:
     """iscale = -127/x* (x* the element of largest magnitude, signed), q = RNE(iscale x) capped at 127, d = 1/iscale."""
     b = F32.round(_blocks(x, 256)).astype(np.float32)
     peak = np.take_along_axis(b, np.abs(b).argmax(-1)[..., None], -1)
-    inverse = np.divide(np.float32(-127), peak, out=np.zeros_like(peak), where=peak != 0)
+    inverse = _finite(np.divide(np.float32(-127), peak, out=np.zeros_like(peak), where=peak != 0))
     q = np.minimum(np.rint((inverse * b).astype(np.float64)), 127)
     d = np.divide(np.float32(1), inverse, out=np.zeros_like(inverse), where=inverse != 0)
     return np.asarray((d.astype(np.float64) * q).reshape(x.shape))

@@ -28,6 +28,8 @@ def q8_0(block: list[float]) -> list[float]:
     x = [np.float32(v) for v in block]
     d = max(abs(v) for v in x) / np.float32(127)
     inverse = one / d if d else np.float32(0)
+    if not np.isfinite(inverse):
+        return [0.0] * len(x)
     q = [math.copysign(math.floor(abs(float(v * inverse)) + 0.5), float(v)) for v in x]
     return [float(np.float16(d)) * n for n in q]
 
@@ -42,12 +44,16 @@ def q8_k(block: list[float]) -> list[float]:
     if peak == 0:
         return [0.0] * len(x)
     inverse = np.float32(-127) / peak
+    if not np.isfinite(inverse):
+        return [0.0] * len(x)
     q = [min(round(float(inverse * v)), 127) for v in x]
     return [float(one / inverse) * n for n in q]
 
 
 @drawn
 @example([0.0] * 32)
+@example([1.1754943508222875e-38] * 32)
+@example([1e-45, -1e-45] * 16)
 @example([127.0, 0.5, -0.5, 1.5, -1.5, 126.5] + [2.5] * 26)
 @given(block=rows(32))
 def test_q8_0_is_the_scalar_reference(block):
@@ -58,6 +64,8 @@ def test_q8_0_is_the_scalar_reference(block):
 
 @drawn
 @example([0.0] * 256)
+@example([1.1754943508222875e-38] * 256)
+@example([1e-45, -1e-45] * 128)
 @example([1.0, -1.0] * 128)
 @example([-127.0, 0.5, -0.5, 1.5, -1.5, 127.0, *[2.5] * 250])
 @given(block=rows(256))
