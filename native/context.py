@@ -171,6 +171,21 @@ class Context:
         self._calls.call("accept", *pointers, accepted, bonus)
         return int(accepted[0]), int(bonus[0])
 
+    def apply(self, op: str, operands: Sequence[NDArray[Any] | Stored], params: Sequence[float], y: NDArray[Any]) -> NDArray[Any]:
+        """Run an operation that libraries know by name (`dlab.h`, operations by name) into ``y``, float32 or int32, and return it.
+
+        ``operands``: C-contiguous arrays (float32, int32 or int64) and weights in the order the header lists them; ``params``: its
+        numbers in that order. `NativeError` UNSUPPORTED for an operation that the library does not have.
+        """
+        if op not in self.ops:
+            raise NativeError("UNSUPPORTED", f"the library has no operation {op} (dlab.h 1.1: dlab_operations lists what it has)")
+        tensors = ffi.new("dlab_tensor[]", max(len(operands), 1))
+        for i, operand in enumerate(operands):
+            tensors[i] = (operand.matrix() if isinstance(operand, Stored) else _numbers(f"operand {i}", operand))[0]
+        numbers = ffi.new("double[]", [float(p) for p in params] or 1)
+        self._calls.call("apply", op.encode(), tensors, len(operands), numbers, len(params), _numbers("y", y))
+        return y
+
     def drafter(self, config: dict[str, object], weights: dict[str, Stored]) -> Drafter:
         """The fused drafter of the library. ``config`` and ``weights``: keys and roles as `dlab.h` lists them at
         `dlab_drafter_create`; booleans and sequences are written as 0/1 and comma lists. The weights are borrowed, not copied."""
@@ -217,6 +232,14 @@ def _cells(name: str, array: NDArray[Any]) -> Any:
     names = {np.dtype(kind): dtype for dtype, kind in _ACTIVATION_ARRAYS.items()}
     if array.dtype not in names or not array.flags.c_contiguous:
         raise ValueError(f"{name} is {array.dtype} {array.shape}, expected C-contiguous float32, float16 or uint16 (bf16 bits)")
+    return view(array, names[array.dtype])
+
+
+def _numbers(name: str, array: NDArray[Any]) -> Any:
+    names = {np.dtype(np.float32): "f32", np.dtype(np.int32): "i32", np.dtype(np.int64): "i64"}
+    if array.dtype not in names or not array.flags.c_contiguous or not 1 <= array.ndim <= 4:
+        layout = "" if array.flags.c_contiguous else ", not C-contiguous"
+        raise ValueError(f"{name} is {array.dtype} {array.shape}{layout}, expected C-contiguous float32, int32 or int64 with 1 to 4 axes")
     return view(array, names[array.dtype])
 
 

@@ -44,6 +44,7 @@ class Drafter:
         self._pointer = out[0]
         described = self.describe()
         self.vocab = int(described["vocab"])
+        self._block, self._confident = int(described["block_size"]), described.get("confidence", "none") != "none"
         self._cell = int(described["kv_heads"]), int(described["head_dim"])
 
     def append(self, taps: Floats, start: int) -> None:
@@ -64,6 +65,15 @@ class Drafter:
         pointers = [ffi.cast("int32_t*", ids.ctypes.data), rows, position, ffi.cast("int32_t*", chosen.ctypes.data)]
         self._call("propose", *pointers, ffi.cast("float*", top2.ctypes.data), ffi.NULL if values is None else view(values))
         return Proposal(chosen, top2, values)
+
+    def drafts(self) -> tuple[NDArray[np.int32], Floats]:
+        """What the last block proposes, ids in the target's vocabulary, int32 [drafted row], and how likely the target is to accept each
+        [drafted row] (empty without a confidence head). `NativeError` UNSUPPORTED for a library of ABI 1.0."""
+        n = ffi.new("int32_t*", self._block)
+        ids, confidence = np.empty(self._block, np.int32), np.full(self._block, np.nan, np.float32)
+        self._call("drafts", ffi.cast("int32_t*", ids.ctypes.data), ffi.cast("float*", confidence.ctypes.data), n)
+        count = int(n[0])
+        return ids[:count], confidence[: count if self._confident else 0]
 
     def truncate(self, length: int) -> None:
         """Forget rows ``length`` and later."""

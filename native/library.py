@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from native.context import Context
+from native.tensors import ffi
 
 OPERATIONS = (
     *("dequant", "convert", "rms_norm", "linear", "rope", "attention", "gate", "swiglu"),
     *("add", "gather", "concat", "top2", "softmax", "softcap", "accept"),
 )
+"""Operations with an entry point of their own (ABI 1.0); further ones go by name through ``dlab_apply`` (ABI 1.1)."""
 FUSED = tuple(f"drafter_{part}" for part in ("create", "describe", "append", "propose", "truncate", "context", "destroy"))
 
 
@@ -29,13 +31,23 @@ class Info:
     path: Path
 
 
+def applied(handle: Any) -> tuple[str, ...]:
+    """Names of the operations that ``dlab_apply`` of a loaded library knows; none for a library of ABI 1.0."""
+    if not (hasattr(handle, "dlab_operations") and hasattr(handle, "dlab_apply")):
+        return ()
+    names = handle.dlab_operations()
+    text = "" if names == ffi.NULL else ffi.string(names).decode("utf-8", "replace")
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
 class Library:
     """Made by `native.open_library`. ``info`` describes it, ``ops`` names the operations it implements."""
 
     def __init__(self, handle: Any, info: Info) -> None:
         self._handle = handle
         self.info = info
-        self.ops: frozenset[str] = frozenset(op for op in OPERATIONS if hasattr(handle, f"dlab_{op}"))
+        entries = {op for op in OPERATIONS if hasattr(handle, f"dlab_{op}")}
+        self.ops: frozenset[str] = frozenset(entries | set(applied(handle)))
 
     def context(self, threads: int = 0, **options: str) -> Context:
         """A context with its own threads (0: one per core). `NativeError` when it cannot be opened (no device ...).

@@ -12,7 +12,7 @@ from cffi import FFI
 
 from native import sources
 from native.errors import NativeError
-from native.library import FUSED, OPERATIONS, Info, Library
+from native.library import FUSED, OPERATIONS, Info, Library, applied
 from native.tensors import ffi
 
 HANDSHAKE = ("get_info", "layout", "open", "close", "last_error")
@@ -59,7 +59,7 @@ def _handshake(handle: Any, path: Path) -> Info:
         _require_symbols(handle, path, FUSED)
     if "dumps" in info.flags:
         _require_symbols(handle, path, ("set_dump",))
-    if "ops" in info.flags and not any(hasattr(handle, f"dlab_{op}") for op in OPERATIONS):
+    if "ops" in info.flags and not any(hasattr(handle, f"dlab_{op}") for op in OPERATIONS) and not applied(handle):
         raise NativeError("LOAD", f"{path}: declares operations but has none of {', '.join(OPERATIONS)}")
     if not {"ops", "fused"} & info.flags:
         raise NativeError("LOAD", f"{path}: declares neither operations nor a fused drafter")

@@ -49,6 +49,7 @@ DTYPES: dict[str, Dtype] = {
 }
 """Formats a weight can have."""
 
+_INTEGERS = {"i32": Dtype(26, 1, 4), "i64": Dtype(27, 1, 8)}
 _ARRAYS: dict[str, Any] = {"f32": np.float32, "f16": np.float16, "bf16": np.uint16, "i32": np.int32, "i64": np.int64, "f64": np.float64}
 _IDS = {d.id: name for name, d in DTYPES.items()} | {26: "i32", 27: "i64", 28: "f64"}
 
@@ -96,7 +97,7 @@ class Stored:
 def tensor(array: NDArray[Any], dtype: str, shape: tuple[int, ...]) -> Any:
     """A `dlab_tensor` over the memory of ``array`` (dense, not copied). The caller keeps the array alive."""
     t = ffi.new("dlab_tensor*")
-    kind = DTYPES[dtype]
+    kind = _INTEGERS.get(dtype) or DTYPES[dtype]
     t.data = ffi.cast("void*", array.ctypes.data)
     t.dtype, t.ndim = kind.id, len(shape)
     stride = shape[-1] // kind.block * kind.bytes

@@ -249,6 +249,8 @@ dlab_drafter::Outcome dlab_drafter::propose(const int32_t* block_ids, int64_t ro
   ops::top2(ctx, rows_of(outcome.logits, rows), pairs.data(), outcome.top2.data());
   for (int64_t r = 0; r < rows; ++r) outcome.ids.push_back(pairs[static_cast<size_t>(2 * r)]);
   emit("draft.pick", outcome.ids.data(), 0, {rows}, DLAB_I32);
+  drafts.assign(outcome.ids.begin() + 1, outcome.ids.end());
+  proposed = true;
   evict();
   return outcome;
 }

@@ -51,6 +51,10 @@ struct dlab_drafter {
   const dlab::Config config;
   std::vector<int64_t> positions;  // of the rows held, ascending
   std::vector<dlab::Cache> caches;
+  // Of the last block: whether there was one, what it drafts, and how sure a confidence head is of each draft.
+  bool proposed = false;
+  std::vector<int32_t> drafts;
+  std::vector<float> confidence;
 
  private:
   using Values = std::vector<float>;

@@ -1,4 +1,5 @@
 // Entry points of the fused drafter.
+#include <algorithm>
 #include <cstring>
 
 #include "checks.hpp"
@@ -73,6 +74,19 @@ int32_t dlab_drafter_propose(dlab_drafter* d, const int32_t* block_ids, int32_t 
     if (top2) memcpy(top2, outcome.top2.data(), outcome.top2.size() * sizeof(float));
     for (int64_t r = 0; logits && r < rows; ++r)
       memcpy(out.row(r), outcome.logits.data() + r * out.width, static_cast<size_t>(out.width) * sizeof(float));
+  });
+}
+
+int32_t dlab_drafter_drafts(dlab_drafter* d, int32_t* drafts, float* confidence, int32_t* n) {
+  return on_drafter(d, "drafter_drafts", [&] {
+    require_pointer(n, "n");
+    if (!d->proposed) fail(DLAB_E_STATE, "nothing was proposed yet");
+    const auto count = static_cast<int32_t>(d->drafts.size());
+    if (*n < count) fail(DLAB_E_SHAPE, "drafts has room for %d ids, expected %d", *n, count);
+    if (count) require_pointer(drafts, "drafts");
+    std::copy(d->drafts.begin(), d->drafts.end(), drafts);
+    if (confidence) std::copy(d->confidence.begin(), d->confidence.end(), confidence);
+    *n = count;
   });
 }
 

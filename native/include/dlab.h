@@ -1,8 +1,8 @@
-/* The C ABI between the lab and compiled candidates, version 1.0.
+/* The C ABI between the lab and compiled candidates, version 1.1. What 1.1 adds is marked so; a library of 1.0 goes on working.
  *
  * One header for three readers: C11, C++17 and cffi. The text between the two cdef markers is the cffi cdef, so it holds only plain
  * declarations. A library implements the handshake and either some operations, or the fused drafter, or both, and says so in
- * dlab_info.flags; operations it does not implement are simply absent.
+ * dlab_info.flags; operations it does not implement are simply absent. A library answers the version it was written against.
  *
  * Rules for implementers and callers:
  *  - Every function returns a dlab_status and lets no exception, abort or exit cross the boundary. When it fails, it has written
@@ -35,7 +35,7 @@ extern "C" {
 #endif
 /*@cdef-begin*/
 #define DLAB_ABI_MAJOR 1
-#define DLAB_ABI_MINOR 0
+#define DLAB_ABI_MINOR 1
 
 enum dlab_status {
   DLAB_OK = 0,
@@ -179,6 +179,70 @@ DLAB_API int32_t dlab_softcap(dlab_ctx* ctx, const dlab_tensor* x, double scale,
  * drafts [n], argmax [n+1]. */
 DLAB_API int32_t dlab_accept(dlab_ctx* ctx, const int32_t* drafts, int32_t n, const int32_t* argmax, int32_t* accepted, int32_t* bonus);
 
+/* operations by name (1.1): what the targets and the drafters' heads need beyond the entry points above */
+
+/* Names of the operations that dlab_apply knows, comma separated; a constant of the library. */
+DLAB_API const char* dlab_operations(void);
+/* Runs the operation `op` into y, which has the result's exact shape. `in`: its operands in the order listed, each a tensor of the
+ * listed shape; `params`: its numbers in the order listed, whole ones exact. DLAB_E_UNSUPPORTED for an unknown name.
+ *
+ * Operands are F32 (R rows, any n), "weight" as above, "ids" I32 or I64, I64 where it says so; a weight of more than two axes has
+ * them flattened to [rows, in] but for its last. An operand in brackets may be left out, one with dots comes any number of times.
+ * y is F32, or I32 where it says ids. relu, sigmoid and the like as usual; sums run in the declared order.
+ *
+ *  moves (bit for bit):
+ *   replicate     x [R,n]; copies -> y [R,copies*n]: x side by side
+ *   join          x [R,n_i]...; -> y [R,sum of n_i]: side by side
+ *   cells         x [C_i,H,D]...; -> y [sum of C_i,H,D]: one after the other
+ *   part          x [R,H,n]; start, stop -> y [R,H,stop-start]: entries start .. stop-1 of every head
+ *   ngram         table weight [T_i,n]..., ids I64 [R], history I64 [size-1], multipliers I64 [size], sizes I64 [h], offsets I64 [h];
+ *                 end -> y [R,h*n]: the rows of the joined table that the hashes of the n-grams ending in each id select, one per
+ *                 head, h/(size-1) heads for each length from 2 on. mixed = ids[r]*multipliers[0], then for shift 1 .. size-1 ^=
+ *                 (the id shift places before)*multipliers[shift]; row = mixed % sizes[head] + offsets[head]. A predecessor that is
+ *                 `end`, or lies before one, counts as `end`.
+ *   to_target     ids [R], target_ids I64 [V]; -> y ids [R]: target_ids[ids[r]], -1 where ids[r] is outside 0 .. V-1
+ *  elementwise:
+ *   sigmoid       x [...]; -> y [...]: 1 / (1 + exp(-x))
+ *   silu          x [...]; scale -> y [...]: g sigmoid(g), g = scale x
+ *   squash        x [...]; scale, gain -> y [...]: gain sigmoid(scale x)
+ *   decay         a [R,H], a_log weight [H], dt_bias weight [H]; -> y [R,H]: -exp(a_log) softplus(a + dt_bias)
+ *   l2_norm       x [...,n]; eps, scale -> y [...,n]: scale x / sqrt(sum(x^2) + eps) over the last axis
+ *  streams (S side by side in a row):
+ *   hc_read       x [R,S*n], g [R,S*n]; streams -> y [R,n]: mean over the streams of sigmoid(g) x
+ *   hc_write      x [R,S*n], v [R,n], inject [R,S]; -> y [R,S*n]: x + inject[s] v
+ *   ple_gate      key [R,S*n], query [R,S*n]; streams -> y [R,S]: sign(d) sqrt(max(|d|, 1e-6)), d = key . query / sqrt(n); 0 for d = 0
+ *   stream_gate   x [R,n], g [R,S]; -> y [R,S*n]: sigmoid(g[s]) x
+ *  sequences (row after row):
+ *   short_conv    x [R,...], history [(K-1)*dilation,...], w weight [channels,K]; dilation -> y [R,...]:
+ *                 y[t] = sum over k of w[k] x[t - dilation*(K-1-k)], history being the rows before x
+ *   dynamic_conv  x [R,n], kernel [R,2,K,G], base weight [2*K,n]; side -> y [R,n]: y[t] = sum over j of
+ *                 (base[side,j] + kernel[t,side,j,c/(n/G)]) x[t-j], rows before the block being 0
+ *   delta_state   start [H,D,n], k [R,Hk,D], v [R,H,n], decay [R,H], beta [R,H]; -> y [R,H,D,n]: the state after every row,
+ *                 S = exp(decay) S, S += k (beta (v - S^T k))^T; head h uses key head h/(H/Hk)
+ *   delta_read    state [R,H,D,n], q [R,Hk,D]; -> y [R,H,n]: S^T q
+ *  selection (ties: the lowest index; NaN comes last):
+ *   block_mean    x [C,H,D]; ratio -> y [C/ratio,H,D]: the mean of `ratio` consecutive cells, complete blocks only
+ *   index_scores  q [R,H,D], k [B,1,D], pos I64 [R]; ratio, scale -> y [R,B]: scale times the sum over heads of relu(q . k) for the
+ *                 blocks complete at pos ((pos+1)/ratio > b), else 0
+ *   select_cells  scores [R,B], pos I64 [R]; cells, ratio, budget -> y ids [R,cells]: 1 for the cells of the budget/ratio complete
+ *                 blocks of highest score, and for those from the last complete block on up to pos; else 0
+ *   select        scores [R,E], [bias weight [E]]; k -> y ids [R,k]: the k largest of scores + bias, largest first
+ *   choose        scores [R,c], candidates ids [R,c]; -> y ids [R]: the candidate of the largest score, -1 where all are NaN
+ *  experts:
+ *   expert_weights  scores [R,E], selected ids [R,k]; normalise, scale -> y [R,k]: scale times the selected scores, divided by their sum
+ *                 where normalise is 1
+ *   expert_linear x [R,K] or [R,k,K], selected ids [R,k], w weight [N,K]... (one per expert); -> y [R,k,N]: each row through the
+ *                 matrices it selected
+ *   expert_sum    x [R,k,n], weights [R,k]; -> y [R,n]: weighted sum in the order of the ranks
+ *  drafter heads (an id outside its table gives NaN):
+ *   selector_scores  logits [R,V], candidates ids [R,c], hidden [R,n], previous ids [R], predecessor weight [V,n],
+ *                 successor weight [V,n]; -> y [R,c]: logits[id] + sum(predecessor[previous] hidden successor[id])
+ *   markov_state  state [R,n], joint [R,3,n]; -> y [R,n]: sigmoid(a) state + (1 - sigmoid(a)) tanh(b), joint = a, b, c
+ *   markov_output joint [R,3,n]; -> y [R,n]: tanh(c)
+ */
+DLAB_API int32_t dlab_apply(dlab_ctx* ctx, const char* op, const dlab_tensor* in, int32_t n_in, const double* params, int32_t n_params,
+                            dlab_tensor* y);
+
 /* fused drafter */
 
 /* config: key=value lines; every key is required unless noted and an unknown key is an error:
@@ -186,8 +250,18 @@ DLAB_API int32_t dlab_accept(dlab_ctx* ctx, const int32_t* drafts, int32_t n, co
  *   rope.theta, rope.dim, rope.style (neox | interleaved), attn_scale, causal and sliding (comma lists of 0/1, one per layer),
  *   window_rule (none | W_LT | W_LT_left | W_LE | W_LT_ctx | W_ANCHOR | W_RING | SINK_RING), window (not for none), sink (only
  *   SINK_RING), embed_scale, output_multiplier, softcap (0: none).
+ * Optional keys: tap_norm, ctx_layernorm (0 | 1), attn_gate (none | sigmoid | softplus); and of 1.1: window_rule=W_CACHE (as W_RING
+ *   with a window of W - 1 + the rows of the last append), anchor_layout (fill_in | predict_next: whether the block's first row
+ *   drafts), draft_vocab (rows of the head where they are fewer than vocab), conv_taps and conv_groups (DFlash 2's convolutions
+ *   around both sublayers), selector_rank and selector_top_k, markov (vanilla | gated | rnn) and markov_rank, confidence (hidden |
+ *   markov). A selector and a Markov or confidence head exclude each other.
  * weights, by role: fc, hidden_norm, norm, embedding, head, layers.N.{input_norm,q,k,v,o,post_norm,gate,up,down,q_norm,k_norm} and
- *   optionally layers.N.{q_bias,k_bias,v_bias,o_bias}. Copied, unless flags has DLAB_BORROW.
+ *   optionally layers.N.{q_bias,k_bias,v_bias,o_bias}; with their keys: tap_norm, layers.N.attn_gate, and of 1.1:
+ *   layers.N.{attn_conv,mlp_conv}_base [2*taps,hidden] and _kernel [2*taps*groups,hidden], selector.{predecessor,successor}
+ *   [vocab,rank], selector.hidden [rank,hidden], markov.w1 [vocab,rank], markov.w2 [head rows,rank], markov.gate [rank,hidden+rank]
+ *   and markov.gate_bias (gated; inputs hidden, embedding), markov.joint [3*rank,2*rank+hidden] and markov.joint_bias (rnn; inputs
+ *   state, embedding, hidden), confidence [1,hidden] or [1,hidden+rank] and confidence_bias, target_ids I64 [head rows] (a draft
+ *   vocabulary's ids in the target). Biases may be absent. Copied, unless flags has DLAB_BORROW.
  * A drafter belongs to its context and must be destroyed before it. */
 DLAB_API int32_t dlab_drafter_create(dlab_ctx* ctx, const char* config, const dlab_named_tensor* weights, int32_t n, uint32_t flags,
                                      dlab_drafter** out);
@@ -200,6 +274,10 @@ DLAB_API int32_t dlab_drafter_append(dlab_drafter* d, const dlab_tensor* taps, i
  * largest logits, or NULL; logits f32 [rows,vocab] or NULL. Only committed rows persist; a SINK_RING evicts at the end. */
 DLAB_API int32_t dlab_drafter_propose(dlab_drafter* d, const int32_t* block_ids, int32_t rows, int64_t pos, int32_t* ids, float* top2,
                                       dlab_tensor* logits);
+/* The drafts of the last propose (1.1): for each drafted row (all rows, or all but the first for anchor_layout=fill_in) the id the
+ * drafter proposes, in the target's vocabulary: the pick, or what a selector or Markov head chose. confidence: one value per draft
+ * where there is a confidence head, else untouched; may be NULL. *n: capacity on entry, count on return. */
+DLAB_API int32_t dlab_drafter_drafts(dlab_drafter* d, int32_t* drafts, float* confidence, int32_t* n);
 /* Forgets rows length and later; DLAB_E_STATE when rows before it were already evicted. */
 DLAB_API int32_t dlab_drafter_truncate(dlab_drafter* d, int64_t length);
 /* The cells held by a layer: k, v f32 [n,kv_heads,head_dim], positions [n]. With k, v and positions NULL only *n is set; otherwise *n

@@ -27,7 +27,7 @@ def refusal(path: Path) -> str:
 
 def test_the_cpu_library_says_what_it_is(cpu: native.Library) -> None:
     assert cpu.info.name == "dlab-cpu"
-    assert cpu.info.abi == (1, 0)
+    assert cpu.info.abi == (1, 1)
     assert cpu.info.flags == {"ops", "fused", "dumps"}
     assert cpu.info.arithmetic["order"] == "blocked:256"
     assert cpu.info.source_hash == sources.source_hash("cpu")
@@ -67,7 +67,17 @@ def test_a_declared_capability_must_be_there(compile_c: Compile) -> None:
 
 
 def test_another_abi_major_is_refused(compile_c: Compile) -> None:
-    assert "ABI 2.0" in refusal(compile_c(ENGINE.read_text().replace("DLAB_ABI_MAJOR", "2")))
+    assert "ABI 2.1" in refusal(compile_c(ENGINE.read_text().replace("DLAB_ABI_MAJOR", "2")))
+
+
+def test_a_library_of_abi_1_0_still_loads(compile_c: Compile) -> None:
+    library = native.open_library(compile_c(ENGINE.read_text().replace("DLAB_ABI_MINOR", "0")))
+    assert library.info.abi == (1, 0) and library.ops == {"linear", "rms_norm"}
+    with library.context() as context:
+        assert context.linear(np.ones((1, 2), np.float32), native.Stored.of(np.ones((3, 2)))).tolist() == [[2, 2, 2]]
+        with pytest.raises(native.NativeError, match="the library has no operation silu") as caught:
+            context.apply("silu", [np.ones((1, 2), np.float32)], [1.0], np.empty((1, 2), np.float32))
+        assert caught.value.status == "UNSUPPORTED"
 
 
 def test_another_struct_layout_is_refused(compile_c: Compile) -> None:
