@@ -7,17 +7,26 @@
  *     stage_dump_put(&d, step, "draft.L3.q_rope", row0, "f32", 3, shape, NULL, NULL, q);
  *     stage_dump_close(&d);
  *
- * Every function returns 0, or -1 with the reason in `error`. Data is host memory in the stored dtype. One dump belongs to one thread at a time. A
- * process that dies leaves a valid prefix: each record is written under a temporary name, renamed, and only then named in the manifest.
+ * Every function returns 0, or -1 with the reason in `error`. Data is host memory in the stored dtype. `put` and `announce` may be called from several
+ * threads at once (`error` is then the last one's). A process that dies leaves a valid prefix: each record is written under a temporary name,
+ * renamed, and only then named in the manifest.
+ *
+ * To leave the calls in a shipped engine, open with `stage_dump_open_env`: without STAGE_DUMP_DIR in the environment the dump is disabled, and every
+ * later call returns at once. `stage_dump_wants` tells whether a stage will be recorded, before it is copied from a device. STAGE_DUMP_STAGES
+ * (globs, "draft.L3.*,draft.logits") and STAGE_DUMP_STEPS ("0-3,7") choose what is recorded; the dump says so in its provenance.
+ *
+ * For other languages, compile one C file that defines STAGE_DUMP_FN as nothing before it includes this header: its functions are then exported.
  */
 #ifndef DFLASH_STAGE_DUMP_H
 #define DFLASH_STAGE_DUMP_H
 
 #include <errno.h>
 #include <inttypes.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -25,31 +34,45 @@
 #error "stage_dump.h writes elements as they lie in memory and needs a little-endian host"
 #endif
 
+#ifndef STAGE_DUMP_FN
 #if defined(__GNUC__) || defined(__clang__)
 #define STAGE_DUMP_FN static __attribute__((unused))
-#define STAGE_DUMP_PRINTF __attribute__((format(printf, 2, 3)))
 #else
 #define STAGE_DUMP_FN static
+#endif
+#endif
+
+#if defined(__GNUC__) || defined(__clang__)
+#define STAGE_DUMP_PRINTF __attribute__((format(printf, 2, 3)))
+#else
 #define STAGE_DUMP_PRINTF
 #endif
 
 #define STAGE_DUMP_MAX_STAGE 200
 #define STAGE_DUMP_MAX_NDIM 8
+#define STAGE_DUMP_MAX_FILTER 1024
 
 typedef struct stage_dump {
+    pthread_mutex_t writing;  /* guards manifest, current, files, records */
+    pthread_mutex_t failing;  /* guards error */
     FILE *manifest;
     FILE *current;
     char directory[2048];
-    int64_t files;   /* names taken */
-    int64_t records; /* lines written */
+    int64_t files;    /* names taken */
+    int64_t records;  /* lines written */
+    int32_t disabled; /* every call returns 0 and does nothing */
+    char stages[STAGE_DUMP_MAX_FILTER]; /* globs, separated by commas; empty: all */
+    char steps[STAGE_DUMP_MAX_FILTER];  /* "0-3,7"; empty: all */
     char error[4096];
 } stage_dump;
 
 STAGE_DUMP_PRINTF STAGE_DUMP_FN int stage_dump_fail(stage_dump *d, const char *format, ...) {
     va_list arguments;
+    if (d->manifest) pthread_mutex_lock(&d->failing);
     va_start(arguments, format);
     vsnprintf(d->error, sizeof d->error, format, arguments);
     va_end(arguments);
+    if (d->manifest) pthread_mutex_unlock(&d->failing);
     return -1;
 }
 
@@ -80,18 +103,118 @@ STAGE_DUMP_FN int stage_dump_check_stage(stage_dump *d, const char *stage) {
     return 0;
 }
 
-/* Starts the dump `directory` (created if absent); `case_json` and `provenance_json` are JSON objects. Refuses a directory that holds a dump. */
-STAGE_DUMP_FN int stage_dump_open(stage_dump *d, const char *directory, const char *case_json, const char *provenance_json) {
+/* Does the glob from `glob` to `end` (`*`, `?`) match the whole of `text`? */
+STAGE_DUMP_FN int stage_dump_match(const char *glob, const char *end, const char *text) {
+    const char *star = NULL, *retry = NULL;
+    while (*text) {
+        if (glob < end && *glob == '*') {
+            star = ++glob;
+            retry = text;
+        } else if (glob < end && (*glob == '?' || *glob == *text)) {
+            glob++;
+            text++;
+        } else if (star) {
+            glob = star;
+            text = ++retry;
+        } else {
+            return 0;
+        }
+    }
+    while (glob < end && *glob == '*') glob++;
+    return glob == end;
+}
+
+/* Is `step` in a list such as "0-3,7"? -1: it is not such a list. */
+STAGE_DUMP_FN int stage_dump_in_steps(const char *steps, int32_t step) {
+    int found = 0;
+    for (;;) {
+        char *end;
+        long first = strtol(steps, &end, 10), last = first;
+        if (end == steps || *steps < '0' || *steps > '9') return -1;
+        if (*end == '-') {
+            steps = end + 1;
+            last = strtol(steps, &end, 10);
+            if (end == steps || *steps < '0' || *steps > '9') return -1;
+        }
+        if (last < first || (*end && *end != ',')) return -1;
+        found |= step >= first && step <= last;
+        if (!*end) return found;
+        steps = end + 1;
+    }
+}
+
+/* Will `stage` of `step` be recorded? 0 when the dump is disabled or its filters leave it out: then it need not be copied from a device. */
+STAGE_DUMP_FN int stage_dump_wants(const stage_dump *d, int32_t step, const char *stage) {
+    const char *glob = d->stages, *end;
+    if (d->disabled || (d->steps[0] && stage_dump_in_steps(d->steps, step) != 1)) return 0;
+    if (!*glob) return 1;
+    for (;; glob = end + 1) {
+        end = glob + strcspn(glob, ",");
+        if (stage && stage_dump_match(glob, end, stage)) return 1;
+        if (!*end) return 0;
+    }
+}
+
+STAGE_DUMP_FN void stage_dump_string(FILE *out, const char *text) {
+    fputc('"', out);
+    for (; *text; text++) {
+        if (*text == '"' || *text == '\\') fputc('\\', out);
+        fputc(*text, out);
+    }
+    fputc('"', out);
+}
+
+/* A JSON object on one line: outside strings a line break is white space, and inside them JSON forbids it. */
+STAGE_DUMP_FN void stage_dump_object(FILE *out, const char *json) {
+    for (; *json; json++) fputc(*json == '\n' || *json == '\r' ? ' ' : *json, out);
+}
+
+STAGE_DUMP_FN void stage_dump_header(const stage_dump *d, const char *case_json, const char *provenance_json) {
+    fputs("{\"format\":\"dflash-stage-dump\",\"version\":1,\"case\":", d->manifest);
+    stage_dump_object(d->manifest, case_json);
+    fputs(",\"provenance\":", d->manifest);
+    if (d->stages[0] || d->steps[0]) {
+        provenance_json += strspn(provenance_json, " \t\r\n") + 1; /* behind its brace */
+        fputs("{\"stage_dump\":{\"stages\":", d->manifest);
+        stage_dump_string(d->manifest, d->stages);
+        fputs(",\"steps\":", d->manifest);
+        stage_dump_string(d->manifest, d->steps);
+        fputs(provenance_json[strspn(provenance_json, " \t\r\n")] == '}' ? "}" : "},", d->manifest);
+    }
+    stage_dump_object(d->manifest, provenance_json);
+    fputs("}\n", d->manifest);
+}
+
+STAGE_DUMP_FN int stage_dump_filter(stage_dump *d, char *kept, const char *name, const char *filter) {
+    const char *c;
+    if (!filter) return 0;
+    if (strlen(filter) >= STAGE_DUMP_MAX_FILTER)
+        return stage_dump_fail(d, "expected %s of fewer than %d characters", name, STAGE_DUMP_MAX_FILTER);
+    for (c = filter; *c; c++)
+        if ((unsigned char)*c < 0x20 || *c == 0x7f) return stage_dump_fail(d, "%s holds the control character 0x%02x", name, (unsigned)*c);
+    strcpy(kept, filter);
+    return 0;
+}
+
+/* Starts the dump `directory` (created if absent); `case_json` and `provenance_json` are JSON objects. `stages`, `steps`: what is recorded
+ * (NULL or empty: all). Refuses a directory that holds a dump. */
+STAGE_DUMP_FN int stage_dump_open_filtered(stage_dump *d, const char *directory, const char *case_json, const char *provenance_json,
+                                           const char *stages, const char *steps) {
     char path[2200];
-    const char *parts[2], *c;
+    const char *parts[2];
     int i;
     memset(d, 0, sizeof *d);
+    pthread_mutex_init(&d->writing, NULL);
+    pthread_mutex_init(&d->failing, NULL);
     parts[0] = case_json;
     parts[1] = provenance_json;
     if (!directory || strlen(directory) >= sizeof d->directory) return stage_dump_fail(d, "the directory's name is absent or too long");
     for (i = 0; i < 2; i++)
         if (!parts[i] || parts[i][strspn(parts[i], " \t\r\n")] != '{')
             return stage_dump_fail(d, "expected %s to be a JSON object", i ? "provenance" : "case");
+    if (stage_dump_filter(d, d->stages, "STAGE_DUMP_STAGES", stages) || stage_dump_filter(d, d->steps, "STAGE_DUMP_STEPS", steps)) return -1;
+    if (d->steps[0] && stage_dump_in_steps(d->steps, 0) < 0)
+        return stage_dump_fail(d, "expected STAGE_DUMP_STEPS such as 0-3,7, found %s", d->steps);
     strcpy(d->directory, directory);
     if (mkdir(directory, 0777) && errno != EEXIST) return stage_dump_fail(d, "%s: cannot be made: %s", directory, strerror(errno));
     snprintf(path, sizeof path, "%s/manifest.jsonl", directory);
@@ -103,21 +226,29 @@ STAGE_DUMP_FN int stage_dump_open(stage_dump *d, const char *directory, const ch
     }
     d->manifest = fopen(path, "wb");
     if (!d->manifest) return stage_dump_fail(d, "%s: cannot be written: %s", path, strerror(errno));
-    fputs("{\"format\":\"dflash-stage-dump\",\"version\":1,\"case\":", d->manifest);
-    for (i = 0; i < 2; i++) {
-        /* Outside strings a line break is white space, and inside them JSON forbids it. */
-        for (c = parts[i]; *c; c++) fputc(*c == '\n' || *c == '\r' ? ' ' : *c, d->manifest);
-        fputs(i ? "}\n" : ",\"provenance\":", d->manifest);
-    }
+    stage_dump_header(d, case_json, provenance_json);
     if (fflush(d->manifest) || ferror(d->manifest)) return stage_dump_fail(d, "%s: cannot be written: %s", path, strerror(errno));
     return 0;
 }
 
-/* Notes that `stage` is about to run, so that a crash can be located. */
-STAGE_DUMP_FN int stage_dump_announce(stage_dump *d, const char *stage) {
+STAGE_DUMP_FN int stage_dump_open(stage_dump *d, const char *directory, const char *case_json, const char *provenance_json) {
+    return stage_dump_open_filtered(d, directory, case_json, provenance_json, NULL, NULL);
+}
+
+/* As the environment says: STAGE_DUMP_DIR (absent: disabled), STAGE_DUMP_STAGES, STAGE_DUMP_STEPS. */
+STAGE_DUMP_FN int stage_dump_open_env(stage_dump *d, const char *case_json, const char *provenance_json) {
+    const char *directory = getenv("STAGE_DUMP_DIR");
+    if (!directory || !*directory) {
+        memset(d, 0, sizeof *d);
+        d->disabled = 1;
+        return 0;
+    }
+    return stage_dump_open_filtered(d, directory, case_json, provenance_json, getenv("STAGE_DUMP_STAGES"), getenv("STAGE_DUMP_STEPS"));
+}
+
+STAGE_DUMP_FN int stage_dump_current(stage_dump *d, const char *stage) {
     char text[4 * STAGE_DUMP_MAX_STAGE + 2];
-    size_t length;
-    if (stage_dump_check_stage(d, stage)) return -1;
+    size_t length = (size_t)snprintf(text, sizeof text, "%s\n", stage);
     if (!d->current) {
         char path[2200];
         snprintf(path, sizeof path, "%s/current", d->directory);
@@ -125,10 +256,20 @@ STAGE_DUMP_FN int stage_dump_announce(stage_dump *d, const char *stage) {
         if (!d->current) return stage_dump_fail(d, "%s: cannot be written: %s", path, strerror(errno));
         setvbuf(d->current, NULL, _IONBF, 0);
     }
-    length = (size_t)snprintf(text, sizeof text, "%s\n", stage);
     rewind(d->current);
     if (fwrite(text, 1, length, d->current) != length) return stage_dump_fail(d, "current: cannot be written: %s", strerror(errno));
     return 0;
+}
+
+/* Notes that `stage` is about to run, so that a crash can be located. */
+STAGE_DUMP_FN int stage_dump_announce(stage_dump *d, const char *stage) {
+    int failed;
+    if (d->disabled) return 0;
+    if (stage_dump_check_stage(d, stage)) return -1;
+    pthread_mutex_lock(&d->writing);
+    failed = stage_dump_current(d, stage);
+    pthread_mutex_unlock(&d->writing);
+    return failed;
 }
 
 /* Elements of axes `axis`.. in C order; `strides` count elements. */
@@ -173,51 +314,10 @@ STAGE_DUMP_FN int stage_dump_write_npy(
     return fclose(file) || used ? -1 : 0;
 }
 
-STAGE_DUMP_FN void stage_dump_string(FILE *out, const char *text) {
-    fputc('"', out);
-    for (; *text; text++) {
-        if (*text == '"' || *text == '\\') fputc('\\', out);
-        fputc(*text, out);
-    }
-    fputc('"', out);
-}
-
-/* Records rows `row0`.. of `stage` in `step`: `ndim` sizes in `shape`, rows first. `strides` counts elements (NULL: contiguous);
- * `axes` names the axes (NULL: unnamed). `dtype`: f64 f32 f16 bf16 i64 i32 u8. */
-STAGE_DUMP_FN int stage_dump_put(stage_dump *d, int32_t step, const char *stage, int64_t row0, const char *dtype, int ndim,
-                                 const int64_t *shape, const int64_t *strides, const char *const *axes, const void *data) {
-    char name[128], path[2200], part[2208];
-    int64_t contiguous[STAGE_DUMP_MAX_NDIM], count = 1;
-    size_t size = 0, used;
-    const char *descr = stage_dump_descr(dtype, &size), *c;
+/* The record's line, whole: the lock is held. */
+STAGE_DUMP_FN int stage_dump_line(stage_dump *d, int32_t step, const char *stage, int64_t row0, const char *dtype, int ndim,
+                                  const int64_t *shape, const char *const *axes, const char *name) {
     int axis;
-    if (stage_dump_check_stage(d, stage)) return -1;
-    if (!descr) return stage_dump_fail(d, "%s: unknown dtype %s", stage, dtype ? dtype : "NULL");
-    if (step < 0 || row0 < 0) return stage_dump_fail(d, "%s: expected step and row0 from 0, found %" PRId32 " and %" PRId64, stage, step, row0);
-    if (ndim < 1 || ndim > STAGE_DUMP_MAX_NDIM || !shape)
-        return stage_dump_fail(d, "%s: expected 1 to %d sizes, rows first, found %d", stage, STAGE_DUMP_MAX_NDIM, ndim);
-    for (axis = ndim - 1; axis >= 0; axis--) {
-        if (shape[axis] < 0 || (shape[axis] && count > INT64_C(70368744177664) / shape[axis]))
-            return stage_dump_fail(d, "%s: size %" PRId64 " of axis %d is out of range", stage, shape[axis], axis);
-        contiguous[axis] = count;
-        count *= shape[axis];
-    }
-    if (count && !data) return stage_dump_fail(d, "%s: expected data, found NULL", stage);
-
-    used = (size_t)snprintf(name, sizeof name, "%06" PRId64 "-", d->files++);
-    for (c = stage; *c && used < 100; c++) {
-        int safe = (*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z') || (*c >= '0' && *c <= '9') || *c == '.' || *c == '-';
-        name[used++] = safe ? *c : '_';
-    }
-    strcpy(name + used, ".npy");
-    snprintf(path, sizeof path, "%s/%s", d->directory, name);
-    snprintf(part, sizeof part, "%s.part", path);
-    if (stage_dump_write_npy(part, descr, size, ndim, shape, strides ? strides : contiguous, data) || rename(part, path)) {
-        stage_dump_fail(d, "%s: %s cannot be written: %s", path, stage, strerror(errno));
-        remove(part);
-        return -1;
-    }
-
     fprintf(d->manifest, "{\"step\":%" PRId32 ",\"stage\":", step);
     stage_dump_string(d->manifest, stage);
     fprintf(d->manifest, ",\"row0\":%" PRId64 ",\"dtype\":\"%s\",\"shape\":[", row0, dtype);
@@ -233,9 +333,63 @@ STAGE_DUMP_FN int stage_dump_put(stage_dump *d, int32_t step, const char *stage,
     return 0;
 }
 
-/* Ends the dump and says that it is complete. (Without it the dump is a valid, incomplete one.) */
+/* A file name that no other record of the dump has. */
+STAGE_DUMP_FN void stage_dump_name(stage_dump *d, const char *stage, char name[128]) {
+    size_t used;
+    pthread_mutex_lock(&d->writing);
+    used = (size_t)snprintf(name, 128, "%06" PRId64 "-", d->files++);
+    pthread_mutex_unlock(&d->writing);
+    for (; *stage && used < 100; stage++) {
+        char c = *stage;
+        int safe = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '-';
+        name[used++] = safe ? c : '_';
+    }
+    strcpy(name + used, ".npy");
+}
+
+/* Records rows `row0`.. of `stage` in `step`: `ndim` sizes in `shape`, rows first. `strides` counts elements (NULL: contiguous);
+ * `axes` names the axes (NULL: unnamed). `dtype`: f64 f32 f16 bf16 i64 i32 u8. */
+STAGE_DUMP_FN int stage_dump_put(stage_dump *d, int32_t step, const char *stage, int64_t row0, const char *dtype, int ndim,
+                                 const int64_t *shape, const int64_t *strides, const char *const *axes, const void *data) {
+    char name[128], path[2200], part[2208];
+    int64_t contiguous[STAGE_DUMP_MAX_NDIM], count = 1;
+    size_t size = 0;
+    const char *descr;
+    int axis, failed;
+    if (d->disabled) return 0;
+    descr = stage_dump_descr(dtype, &size);
+    if (stage_dump_check_stage(d, stage)) return -1;
+    if (!descr) return stage_dump_fail(d, "%s: unknown dtype %s", stage, dtype ? dtype : "NULL");
+    if (step < 0 || row0 < 0) return stage_dump_fail(d, "%s: expected step and row0 from 0, found %" PRId32 " and %" PRId64, stage, step, row0);
+    if (ndim < 1 || ndim > STAGE_DUMP_MAX_NDIM || !shape)
+        return stage_dump_fail(d, "%s: expected 1 to %d sizes, rows first, found %d", stage, STAGE_DUMP_MAX_NDIM, ndim);
+    for (axis = ndim - 1; axis >= 0; axis--) {
+        if (shape[axis] < 0 || (shape[axis] && count > INT64_C(70368744177664) / shape[axis]))
+            return stage_dump_fail(d, "%s: size %" PRId64 " of axis %d is out of range", stage, shape[axis], axis);
+        contiguous[axis] = count;
+        count *= shape[axis];
+    }
+    if (count && !data) return stage_dump_fail(d, "%s: expected data, found NULL", stage);
+    if (!stage_dump_wants(d, step, stage)) return 0;
+
+    stage_dump_name(d, stage, name);
+    snprintf(path, sizeof path, "%s/%s", d->directory, name);
+    snprintf(part, sizeof part, "%s.part", path);
+    if (stage_dump_write_npy(part, descr, size, ndim, shape, strides ? strides : contiguous, data) || rename(part, path)) {
+        stage_dump_fail(d, "%s: %s cannot be written: %s", path, stage, strerror(errno));
+        remove(part);
+        return -1;
+    }
+    pthread_mutex_lock(&d->writing);
+    failed = stage_dump_line(d, step, stage, row0, dtype, ndim, shape, axes, name);
+    pthread_mutex_unlock(&d->writing);
+    return failed;
+}
+
+/* Ends the dump and says that it is complete, after the last `put` of every thread. (Without it the dump is a valid, incomplete one.) */
 STAGE_DUMP_FN int stage_dump_close(stage_dump *d) {
     int failed;
+    if (d->disabled) return 0;
     if (!d->manifest) return stage_dump_fail(d, "the dump is not open");
     fprintf(d->manifest, "{\"end\":true,\"records\":%" PRId64 "}\n", d->records);
     failed = ferror(d->manifest);

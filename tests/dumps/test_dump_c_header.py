@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import subprocess
@@ -53,6 +54,23 @@ static int refusals(const char *path) {
     return stage_dump_close(&d);
 }
 
+static int environment(void) {
+    stage_dump d;
+    int64_t one[1] = {1};
+    float x = 1;
+    int step, failed = stage_dump_open_env(&d, "{}", " { }");
+    if (failed) puts(d.error);
+    if (failed) return 3;
+    for (step = 0; step < 10; step++) {
+        if (stage_dump_announce(&d, "draft.fc")) return 4;
+        if (stage_dump_wants(&d, step, "draft.L3.attn")) printf("%d ", step);
+        if (stage_dump_put(&d, step, "draft.L3.attn", 0, "f32", 1, one, NULL, NULL, &x)) return 5;
+        if (stage_dump_put(&d, step, "draft.logits", 0, "f32", 1, one, NULL, NULL, &x)) return 5;
+        if (stage_dump_put(&d, step, "draft.fc", 0, "f32", 1, one, NULL, NULL, &x)) return 5;
+    }
+    return stage_dump_close(&d);
+}
+
 int main(int argc, char **argv) {
     stage_dump d;
     int64_t shape[3] = {2, 3, 4}, strides[3] = {4, 8, 1}, rows[1] = {2}, none[2] = {0, 5}, apart[1] = {2};
@@ -65,6 +83,7 @@ int main(int argc, char **argv) {
     uint8_t u8[2] = {0, 1};
     int i;
     if (argc > 2 && !strcmp(argv[2], "refuse")) return refusals(argv[1]);
+    if (argc > 2 && !strcmp(argv[2], "environment")) return environment();
     for (i = 0; i < 24; i++) q[i] = (float)i;
     if (stage_dump_open(&d, argv[1], "{\"family\":\n\"qwen3\"}", "{}")) return 1;
     stage_dump_announce(&d, "draft.a_longer_name");
@@ -82,6 +101,41 @@ int main(int argc, char **argv) {
     if (stage_dump_put(&d, 2, "u8", 0, "u8", 1, rows, NULL, NULL, u8)) return 2;
     if (stage_dump_put(&d, 2, "none", 0, "f32", 2, none, NULL, NULL, NULL)) return 2;
     return stage_dump_close(&d);
+}
+"""
+
+THREADS = r"""
+#include <pthread.h>
+#define STAGE_DUMP_FN
+#include "stage_dump.h"
+
+static stage_dump dump;
+
+static void *engine(void *number) {
+    char stage[64];
+    int64_t rows[2] = {3, 5};
+    int32_t x[15], i;
+    for (i = 0; i < 15; i++) x[i] = 100 * *(int *)number + i;
+    for (i = 0; i < 50; i++) {
+        snprintf(stage, sizeof stage, "thread%d", *(int *)number);
+        if (stage_dump_announce(&dump, stage) || stage_dump_put(&dump, i, stage, 0, "i32", 2, rows, NULL, NULL, x)) return &dump;
+        if (!stage_dump_put(&dump, -1, stage, 0, "i32", 2, rows, NULL, NULL, x)) return &dump;
+    }
+    return NULL;
+}
+
+int main(int argc, char **argv) {
+    pthread_t threads[8];
+    int numbers[8], i;
+    void *failed;
+    if (argc != 2 || stage_dump_open(&dump, argv[1], "{}", "{}")) return 1;
+    for (i = 0; i < 8; i++) {
+        numbers[i] = i;
+        if (pthread_create(&threads[i], NULL, engine, &numbers[i])) return 2;
+    }
+    for (i = 0; i < 8; i++)
+        if (pthread_join(threads[i], &failed) || failed) return 3;
+    return stage_dump_close(&dump);
 }
 """
 
@@ -151,3 +205,68 @@ def test_bad_arguments_are_refused_with_a_reason(program: Path, tmp_path: Path) 
         "a stage name holds the control character 0x0a",
     ]
     assert open_dump(tmp_path / "d").complete
+
+
+def environment(program: Path, **names: str) -> subprocess.CompletedProcess[str]:
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("STAGE_DUMP_")}
+    return subprocess.run([program, "-", "environment"], env=clean | names, capture_output=True, text=True, check=False)
+
+
+def test_without_a_directory_in_the_environment_nothing_is_written(program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = environment(program, STAGE_DUMP_STAGES="*", STAGE_DUMP_STEPS="not read")
+    assert done.returncode == 0 and done.stdout == "" and not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("stages", "steps", "kept"),
+    [
+        (None, None, {(s, n) for s in range(10) for n in ("draft.L3.attn", "draft.logits", "draft.fc")}),
+        ("draft.L3.*,draft.logits", "0-2,7", {(s, n) for s in (0, 1, 2, 7) for n in ("draft.L3.attn", "draft.logits")}),
+        ("*fc", "9", {(9, "draft.fc")}),
+        ("draft.?c", "", {(s, "draft.fc") for s in range(10)}),
+        ("draft.L3", "0-2147483647", set()),
+        ("*L*t*n,nothing", "3-3", {(3, "draft.L3.attn")}),
+    ],
+)  # fmt: skip
+def test_the_environment_filters_and_the_dump_says_so(
+    program: Path, tmp_path: Path, stages: str | None, steps: str | None, kept: set[tuple[int, str]]
+) -> None:
+    names = {"STAGE_DUMP_STAGES": stages, "STAGE_DUMP_STEPS": steps}
+    done = environment(program, STAGE_DUMP_DIR=str(tmp_path / "d"), **{k: v for k, v in names.items() if v is not None})
+    dump = open_dump(tmp_path / "d")
+    assert done.returncode == 0 and dump.complete and {(r.step, r.stage) for r in dump.records()} == kept
+    assert done.stdout.split() == [str(s) for s, n in sorted(kept) if n == "draft.L3.attn"]
+    assert dump.provenance == ({"stage_dump": {"stages": stages or "", "steps": steps or ""}} if stages or steps else {})
+
+
+@pytest.mark.parametrize("steps", ["x", "1-", "3-1", "1,,2", "-1", "1;2", ",", " 1", "1,"])
+def test_a_filter_of_steps_that_is_none_is_refused(program: Path, tmp_path: Path, steps: str) -> None:
+    done = environment(program, STAGE_DUMP_DIR=str(tmp_path / "d"), STAGE_DUMP_STEPS=steps)
+    assert done.returncode == 3 and done.stdout == f"expected STAGE_DUMP_STEPS such as 0-3,7, found {steps}\n"
+    assert not (tmp_path / "d").exists()
+
+
+def test_long_filters_and_control_characters_are_refused(program: Path, tmp_path: Path) -> None:
+    where = {"STAGE_DUMP_DIR": str(tmp_path / "d")}
+    assert environment(program, **where, STAGE_DUMP_STAGES="x" * 1024).stdout == "expected STAGE_DUMP_STAGES of fewer than 1024 characters\n"
+    assert environment(program, **where, STAGE_DUMP_STAGES="a\nb").stdout == "STAGE_DUMP_STAGES holds the control character 0x0a\n"
+
+
+def test_eight_threads_write_one_dump(tmp_path: Path) -> None:
+    """The header's functions exported, as for another language, and called from several threads, failing calls among them."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler")
+    (tmp_path / "threads.c").write_text(THREADS)
+    posix = ["-std=c99", "-D_POSIX_C_SOURCE=200809L", "-pthread", "-fsanitize=thread", "-g"]
+    build = [compiler, *posix, *FLAGS, f"-I{HEADER}", str(tmp_path / "threads.c"), "-o", str(tmp_path / "threads")]
+    if subprocess.run(build, capture_output=True, check=False).returncode:
+        build.remove("-fsanitize=thread")
+        subprocess.run(build, check=True)
+    done = subprocess.run([tmp_path / "threads", tmp_path / "d"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and "data race" not in done.stderr, done.stderr
+    dump = open_dump(tmp_path / "d")
+    assert dump.complete and {(r.step, r.stage) for r in dump.records()} == {(s, f"thread{t}") for s in range(50) for t in range(8)}
+    for record in dump.records():
+        assert np.array_equal(record.array(), (100 * int(record.stage[-1]) + np.arange(15)).reshape(3, 5))
