@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from threadpoolctl import threadpool_limits
 
 if TYPE_CHECKING:
+    from oracle.models import Target
     from parity.models import CaseModel
 
 SMALL_WIDTH = 1024
@@ -19,6 +20,6 @@ def _one_blas_thread() -> AbstractContextManager[Any]:
     return limit
 
 
-def threads_for(model: CaseModel) -> AbstractContextManager[Any]:
+def threads_for(model: CaseModel | Target) -> AbstractContextManager[Any]:
     """One thread for a small model, the default for a big one."""
     return _one_blas_thread() if model.embedding.width < SMALL_WIDTH else nullcontext()

@@ -13,6 +13,7 @@ COMMANDS = {
     "compare": ("dumps", "a saved dump against the oracle"),
     "explain": ("dumps", "why a dump diverges"),
     "diff": ("dumps", "two dumps of the same case"),
+    "ties": ("ties", "classify argmax differences of two logit files"),
     "case": ("case", "make | show"),
     "artifact": ("artifact", "make: seeded artifacts of a family"),
     "inspect": ("artifact", "validate an artifact"),

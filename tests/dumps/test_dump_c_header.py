@@ -249,7 +249,8 @@ def test_a_filter_of_steps_that_is_none_is_refused(program: Path, tmp_path: Path
 
 def test_long_filters_and_control_characters_are_refused(program: Path, tmp_path: Path) -> None:
     where = {"STAGE_DUMP_DIR": str(tmp_path / "d")}
-    assert environment(program, **where, STAGE_DUMP_STAGES="x" * 1024).stdout == "expected STAGE_DUMP_STAGES of fewer than 1024 characters\n"
+    long = environment(program, **where, STAGE_DUMP_STAGES="x" * 1024)
+    assert long.stdout == "expected STAGE_DUMP_STAGES of fewer than 1024 characters\n"
     assert environment(program, **where, STAGE_DUMP_STAGES="a\nb").stdout == "STAGE_DUMP_STAGES holds the control character 0x0a\n"
 
 
