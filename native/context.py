@@ -181,7 +181,7 @@ class Context:
             raise NativeError("UNSUPPORTED", f"the library has no operation {op} (dlab.h 1.1: dlab_operations lists what it has)")
         tensors = ffi.new("dlab_tensor[]", max(len(operands), 1))
         for i, operand in enumerate(operands):
-            tensors[i] = (operand.matrix() if isinstance(operand, Stored) else _numbers(f"operand {i}", operand))[0]
+            tensors[i] = (operand.operand() if isinstance(operand, Stored) else _numbers(f"operand {i}", operand))[0]
         numbers = ffi.new("double[]", [float(p) for p in params] or 1)
         self._calls.call("apply", op.encode(), tensors, len(operands), numbers, len(params), _numbers("y", y))
         return y

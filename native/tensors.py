@@ -93,6 +93,10 @@ class Stored:
         """As a `dlab_tensor` [values], all axes flattened."""
         return tensor(self.raw, self.dtype, (self.raw.shape[0] * self.shape[-1],))
 
+    def operand(self) -> Any:
+        """As an operand of `Context.apply`: [values] for one logical axis, else [rows, values]."""
+        return self.vector() if len(self.shape) == 1 else self.matrix()
+
 
 def tensor(array: NDArray[Any], dtype: str, shape: tuple[int, ...]) -> Any:
     """A `dlab_tensor` over the memory of ``array`` (dense, not copied). The caller keeps the array alive."""

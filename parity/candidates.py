@@ -96,7 +96,8 @@ def _check_hit(reading: Reading) -> None:
 def _library(candidate: Candidate, case: Case, out: Path, fault: str | None, threads: int) -> None:
     import native
     from dumps import DumpWriter
-    from parity.native_reading import Native, run_fused
+    from parity.native_drafter import run_fused
+    from parity.native_reading import Native
     from parity.recording import record
 
     library = native.open_library(candidate.spec)

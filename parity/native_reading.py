@@ -1,34 +1,31 @@
-"""The `Native` reading: every operation of a forward carried out by a compiled library, op by op, and the fused drafter.
+"""The `Native` reading: every operation of a forward carried out by a compiled library, one call each.
 
-Weights go by pointer in their stored form; outputs are fresh; axes come from the operation's own declaration.
+Weights go by pointer in their stored form; outputs are fresh; axes come from the operation's own declaration. Operations with an
+entry point of their own have a binding here; all others go by name, operands and numbers in the order of the oracle's formula.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from oracle.drafters.dialect import HISTORY_RULES
 from oracle.kit import Kit
-from oracle.models import Drafter
-from oracle.ops.expert_linear import by_expert, inputs
+from oracle.ngrams import NGrams, Shards
 from oracle.readings import Stage, values
 from oracle.tensor import Axes, Tensor
 from oracle.weights import Weight
-from parity.case import Case
-from parity.errors import CandidateError, UsageError
-from parity.models import declared_stages, open_case_model
+from parity.errors import UsageError
 
 if TYPE_CHECKING:
-    from dumps import DumpWriter
     from native import Context, Stored
 
-STRUCTURAL = ("given", "cells", "join", "to_target")
-# A few numbers per row, for which libraries have no entry: float32 on the host.
-HOST = ("select", "expert_weights", "dynamic_conv", "selector_scores", "choose", "markov_state", "markov_output")
+GIVEN = "given"
+# Moves without arithmetic: a library that has none of its own leaves them to the host.
+MOVES = ("replicate", "join", "cells", "part", "to_target")
 
 
 def stored(w: Weight) -> Stored:
@@ -51,7 +48,7 @@ def _flat(x: NDArray[Any]) -> NDArray[Any]:
 
 
 class Native:
-    """A reading whose operations run in ``context`` of a native library (float32)."""
+    """A reading whose operations run in ``context`` of a native library: float32, and int32 for what is chosen."""
 
     def __init__(self, context: Context) -> None:
         self.context = context
@@ -59,7 +56,8 @@ class Native:
         self._stored: dict[int, tuple[Weight, Stored]] = {}
 
     def lift(self, data: Any, axes: Axes) -> Tensor:
-        return Tensor(np.asarray(data, np.float32), axes)
+        array = np.asarray(data)
+        return Tensor(array.astype(np.int32 if array.dtype.kind == "i" else np.float32), axes)
 
     def weight(self, w: Weight) -> Stored:
         """The same `Stored` for the same weight, so that a big one is described once."""
@@ -74,14 +72,47 @@ class Native:
         return self._stored[id(w)][1]
 
     def apply(self, stage: Stage) -> Tensor:
-        if stage.op.name in (*STRUCTURAL, *HOST):
-            return Tensor(stage.op.formula(self.kit, *values(stage.args), **stage.params), stage.op.axes(*stage.args, **stage.params))
-        bind = BINDINGS.get(stage.op.name)
-        if bind is None:
-            raise UsageError(f"{stage.path}: the lab does not bind operation {stage.op.name} to native libraries")
-        out = bind(self, *values(stage.args), **stage.params)
+        name, axes = stage.op.name, stage.op.axes(*stage.args, **stage.params)
+        known = ENTRIES.get(name, name) in self.context.ops
+        if name == GIVEN or (name in MOVES and not known):
+            return Tensor(stage.op.formula(self.kit, *values(stage.args), **stage.params), axes)
+        if not known:
+            raise UsageError(
+                f"{stage.path}: the library has no operation {ENTRIES.get(name, name)}: implement it (native/include/dlab.h), "
+                "or compare what the library can do with --entry fused, or a dump with parity compare"
+            )
         shape = stage.op.shape(*stage.args, **stage.params)
-        return Tensor(out.reshape(shape), stage.op.axes(*stage.args, **stage.params))
+        if name in BINDINGS:
+            return Tensor(BINDINGS[name](self, *values(stage.args), **stage.params).reshape(shape), axes)
+        return Tensor(self._by_name(stage, shape), axes)
+
+    def _by_name(self, stage: Stage, shape: tuple[int, ...]) -> NDArray[Any]:
+        """`Context.apply` with the formula's arguments in their order, defaults included."""
+        call = inspect.signature(stage.op.formula).bind(self.kit, *values(stage.args), **stage.params)
+        call.apply_defaults()
+        parts = [part for value in list(call.arguments.values())[1:] for part in self._parts(stage, value)]
+        numbers = [float(p) for p in parts if isinstance(p, int | float)]
+        operands = [p for p in parts if not isinstance(p, int | float)]
+        ids = stage.op.kind == "choice" or stage.op.name == "to_target"
+        return self.context.apply(stage.op.name, operands, numbers, np.empty(shape, np.int32 if ids else np.float32))
+
+    def _parts(self, stage: Stage, value: Any) -> Iterator[Any]:
+        """One argument as operands (arrays, weights) and numbers; an absent one is left out."""
+        if isinstance(value, int | float | np.number):
+            yield float(value)
+        elif isinstance(value, np.ndarray):
+            kept = value.dtype in (np.int32, np.int64)
+            yield np.ascontiguousarray(value) if kept else np.ascontiguousarray(value, np.float32)
+        elif isinstance(value, Weight):
+            yield self.weight(value)
+        elif isinstance(value, tuple | Shards):
+            for part in value if isinstance(value, tuple) else value.parts:
+                yield from self._parts(stage, part)
+        elif isinstance(value, NGrams):
+            yield from (np.array(row, np.int64) for row in (value.multipliers, value.sizes, value.offsets))
+            yield float(value.end)
+        elif value is not None:
+            raise UsageError(f"{stage.path}: the lab cannot hand a {type(value).__name__} to a library's {stage.op.name}")
 
 
 def _rms_norm(n: Native, x: Any, w: Weight | None, *, eps: float, offset: float = 0.0, groups: int = 1) -> NDArray[Any]:
@@ -109,28 +140,16 @@ def _attention(n: Native, q: Any, k: Any, v: Any, *, visible: Any, scale: float)
     return n.context.attention(q, k, v, visible.matrix(), scale)
 
 
-def _argmax(n: Native, x: Any) -> NDArray[Any]:
-    return n.context.top2(np.ascontiguousarray(x, np.float32))[0][:, 0].astype(np.float32)
+def _gather(n: Native, table: Weight, ids: Any, *, scale: float = 1.0) -> NDArray[Any]:
+    """Rows by id; NaN where a stage chose an id that has none (-1: every logit was NaN). The case's own ids are int64."""
+    chosen = (ids >= 0) & (ids < table.row_count) if ids.dtype == np.int32 else np.ones(len(ids), bool)
+    ids = np.ascontiguousarray(ids, np.int32)
+    rows = n.context.gather(n.weight(table), np.where(chosen, ids, 0).astype(np.int32), scale)
+    return np.where(chosen[:, None], rows, np.float32(np.nan))
 
 
-def _sigmoid(n: Native, x: Any) -> NDArray[Any]:
-    """A gate of ones."""
-    return n.context.gate(np.ones((*x.shape, 1), np.float32), _flat(x), "sigmoid")
-
-
-def _expert_linear(n: Native, x: Any, selected: Any, experts: tuple[Weight, ...]) -> NDArray[Any]:
-    out = np.empty((*selected.shape, experts[0].row_count), np.float32)
-    for expert, at in by_expert(selected, len(experts)):
-        out[at] = n.context.linear(_flat(inputs(x, at)), n.weight(experts[expert]))
-    return out
-
-
-def _expert_sum(n: Native, y: Any, weights: Any) -> NDArray[Any]:
-    """Fused multiply-adds on the host, rank by rank: the product in double is exact, the sum is rounded once."""
-    total = np.zeros((y.shape[0], *y.shape[2:]), np.float32)
-    for rank in range(weights.shape[1]):
-        total = (total + weights[:, rank, None].astype(np.float64) * y[:, rank]).astype(np.float32)
-    return total
+def _gate(n: Native, x: Any, g: Any, *, kind: str) -> NDArray[Any]:
+    return n.context.gate(np.ascontiguousarray(x if x.ndim == 3 else x[..., None], np.float32), _flat(g), kind)
 
 
 BINDINGS: dict[str, Callable[..., NDArray[Any]]] = {
@@ -140,105 +159,11 @@ BINDINGS: dict[str, Callable[..., NDArray[Any]]] = {
     "attention": _attention,
     "swiglu": lambda n, gate, up: n.context.swiglu(_flat(gate), _flat(up)),
     "add": lambda n, a, b: n.context.add(_flat(a), _flat(b)),
-    "gate": lambda n, x, g, *, kind: n.context.gate(np.ascontiguousarray(x if x.ndim == 3 else x[..., None], np.float32), _flat(g), kind),
+    "gate": _gate,
     "softcap": lambda n, x, *, scale, cap: n.context.softcap(_flat(x), scale, cap or 0.0),
-    "gather": lambda n, table, ids, *, scale=1.0: n.context.gather(n.weight(table), np.ascontiguousarray(ids, np.int32), scale),
-    "argmax": _argmax,
-    "sigmoid": _sigmoid,
+    "gather": _gather,
+    "argmax": lambda n, x: np.ascontiguousarray(n.context.top2(np.ascontiguousarray(x, np.float32))[0][:, 0]),
     "softmax": lambda n, x: n.context.softmax(_flat(x)),
-    "expert_linear": _expert_linear,
-    "expert_sum": _expert_sum,
 }
-
-
-def fused_config(drafter: Drafter) -> dict[str, object]:
-    """The drafter's geometry and dialect as the library's key=value configuration."""
-    g, d = drafter.geometry, drafter.dialect
-    parts = [s for s in ("conv", "selector", "markov", "confidence") if getattr(d, s) not in (False, "none")]
-    if parts or drafter.weights.target_ids is not None:
-        raise UsageError(f"{', '.join(parts) or 'a reduced vocabulary'}: not a part of the library's fused drafter; use --entry op")
-    if d.window_rule in HISTORY_RULES:
-        raise UsageError(f"window rule {d.window_rule} depends on how the context was appended, which libraries cannot know: --entry op")
-    config: dict[str, object] = {
-        "family": d.family,
-        "hidden": g.hidden,
-        "intermediate": g.intermediate,
-        "layers": g.layers,
-        "heads": g.heads,
-        "kv_heads": g.kv_heads,
-        "head_dim": g.head_dim,
-        "vocab": g.vocab,
-        "block_size": g.block_size,
-        "mask_token_id": g.mask_token_id,
-        "n_taps": len(g.tap_ids),
-        "target_hidden": g.target_hidden,
-        "eps": d.eps,
-        "rope.theta": d.rope.theta,
-        "rope.dim": d.rope.dim,
-        "rope.style": d.rope.style,
-        "attn_scale": d.attn_scale,
-        "causal": [int(c) for c in d.causal],
-        "sliding": [int(s) for s in g.sliding],
-        "window_rule": d.window_rule,
-        "embed_scale": d.embed_scale,
-        "output_multiplier": d.output_multiplier,
-        "softcap": d.softcap or 0.0,
-    }
-    switches = {"tap_norm": int(d.tap_norm), "ctx_layernorm": int(d.ctx_layernorm), "attn_gate": d.attn_gate}
-    config |= {key: value for key, value in switches.items() if value not in (0, "none")}
-    if d.window_rule != "none":
-        config["window"] = d.window
-    if d.window_rule == "SINK_RING":
-        config["sink"] = d.sink
-    return config
-
-
-def fused_weights(drafter: Drafter, embedding: Weight, head: Weight) -> dict[str, Stored]:
-    """Every parameter by its role name."""
-    from dataclasses import fields
-
-    w = drafter.weights
-    named = {"fc": w.fc, "hidden_norm": w.hidden_norm, "norm": w.norm, "embedding": embedding, "head": head}
-    if drafter.dialect.tap_norm and w.tap_norm is not None:
-        named["tap_norm"] = w.tap_norm
-    for i, layer in enumerate(w.layers):
-        named |= {f"layers.{i}.{f.name}": getattr(layer, f.name) for f in fields(layer) if getattr(layer, f.name) is not None}
-    return {name: bias_vector(weight) if name.endswith("_bias") else stored(weight) for name, weight in named.items()}
-
-
-def run_fused(case: Case, context: Context, writer: DumpWriter) -> None:
-    """Drive the library's fused drafter through the case; its own dump callback records the stages."""
-    model = open_case_model(case)
-    if model.drafter is None:
-        raise UsageError(f"case {case.name}: the fused entry runs drafters only; a {case.role} runs op by op (--entry op)")
-    axes = {key: names for key, names, _ in declared_stages(case)}
-    step = [0]
-
-    def dumped(stage: str, row0: int, array: NDArray[Any], dtype: str) -> None:
-        # The library counts context rows by their absolute position, a dump by their place in the step.
-        first = row0 - case.steps[step[0]].at if case.steps[step[0]].kind == "append" else row0
-        writer.put(step[0], stage, array, first, dtype, axes.get((step[0], stage)))
-
-    context.on_dump(dumped)
-    drafter = context.drafter(fused_config(model.drafter), fused_weights(model.drafter, model.embedding, model.head))
-    _check_described(model.drafter, drafter.describe())
-    for index, s in enumerate(case.steps):
-        step[0] = index
-        if s.kind == "append":
-            drafter.append(s.array, s.at)
-        else:
-            drafter.propose(s.array.astype(np.int32), s.at)
-
-
-def _check_described(drafter: Drafter, described: dict[str, str]) -> None:
-    """What is really in force in the library must be what was asked for (window, sink, rule …)."""
-    for key, asked in fused_config(drafter).items():
-        if key not in described:
-            raise CandidateError(f"the library does not say which {key} is in force")
-        said = described[key]
-        if isinstance(asked, float) or (isinstance(asked, int) and not isinstance(asked, bool)):
-            same = float(said) == float(np.float64(asked))
-        else:
-            same = said.replace(" ", "") == (",".join(map(str, asked)) if isinstance(asked, list) else str(asked))
-        if not same:
-            raise CandidateError(f"the library has {key}={said} in force, asked was {asked}")
+# Where the library's entry point has another name than the operation.
+ENTRIES = {"argmax": "top2"}

@@ -5,6 +5,7 @@
 #include "decode.hpp"
 #include "pointwise.hpp"
 #include "product.hpp"
+#include "sequences.hpp"
 
 namespace dlab {
 
@@ -16,6 +17,8 @@ constexpr bool kFused = false;
 
 extern const Kernels DLAB_KERNELS = {
     DLAB_ISA, kFused, decode, tile_rows, product, attention, rms_norm, rope, gate, swiglu, add, multiply, softmax, softcap,
+    dot, delta_read, delta_step, short_conv, dynamic_conv, mean, weighted_sum, silu, squash, decay, l2_norm, hc_read, hc_write, ple_gate,
+    product_of, markov_state, hyperbolic,
 };
 
 }  // namespace dlab

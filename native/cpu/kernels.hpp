@@ -73,6 +73,29 @@ struct Kernels {
   void (*multiply)(const float* x, float factor, int64_t n, float* y);
   void (*softmax)(const float* x, float scale, int64_t n, float* y);
   void (*softcap)(const float* x, float scale, float cap, int64_t n, float* y);
+  float (*dot)(const float* a, const float* b, int64_t n);
+  // state [depth][n]; sum: n values of scratch.
+  void (*delta_read)(const float* state, const float* q, int64_t depth, int64_t n, float* sum, float* out);
+  // before, after [depth][n], which may not overlap; scratch: 2n values.
+  void (*delta_step)(const float* before, const float* key, const float* v, float decay, float beta, int64_t depth, int64_t n,
+                     float* scratch, float* after);
+  // rows: one per tap; w [n][taps].
+  void (*short_conv)(const float* const* rows, const float* w, int64_t taps, int64_t n, float* y);
+  // rows: one per tap, nullptr from the first that lies before the block; base [taps][n], made [taps][groups].
+  void (*dynamic_conv)(const float* const* rows, const float* base, const float* made, int64_t taps, int64_t groups, int64_t n, float* y);
+  void (*mean)(const float* x, int64_t stride, int64_t count, int64_t n, float* y);
+  void (*weighted_sum)(const float* x, const float* weights, int64_t count, int64_t n, float* y);
+  void (*silu)(const float* x, float scale, int64_t n, float* y);
+  void (*squash)(const float* x, float scale, float gain, int64_t n, float* y);
+  void (*decay)(const float* a, const float* a_log, const float* dt_bias, int64_t n, float* y);
+  void (*l2_norm)(const float* x, double eps, float scale, int64_t n, float* y);
+  void (*hc_read)(const float* x, const float* g, int64_t streams, int64_t n, float* y);
+  void (*hc_write)(const float* x, const float* v, const float* inject, int64_t streams, int64_t n, float* y);
+  float (*ple_gate)(const float* key, const float* query, int64_t n);
+  void (*product_of)(const float* a, const float* b, int64_t n, float* y);
+  // joint [3][n]
+  void (*markov_state)(const float* state, const float* joint, int64_t n, float* y);
+  void (*hyperbolic)(const float* x, int64_t n, float* y);
 };
 
 // Packed queries, the scores of kGroup query vectors, and one decoded chunk of values.

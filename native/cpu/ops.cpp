@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <limits>
 
 #include "formats.hpp"
@@ -24,10 +23,6 @@ void pack_rows(dlab_ctx& ctx, Rows x, int64_t lanes, float* packed) {
       for (int64_t k = first; k < last; ++k) out[k * lanes + m] = row ? row[k] : 0.0f;
     }
   });
-}
-
-void each_row(dlab_ctx& ctx, int64_t rows, const std::function<void(int64_t)>& work) {
-  ctx.pool.run(rows, [&](int64_t row, int) { work(row); });
 }
 
 }  // namespace

@@ -8,6 +8,12 @@
 
 namespace dlab::ops {
 
+// work(row) for every row, over the threads; it must not throw.
+template <class Work>
+void each_row(dlab_ctx& ctx, int64_t rows, const Work& work) {
+  ctx.pool.run(rows, [&](int64_t row, int) { work(row); });
+}
+
 // Keys or values: cells of kv_heads*dim stored values, cell_bytes apart.
 struct Cells {
   const uint8_t* data;
@@ -32,5 +38,23 @@ void gather(dlab_ctx& ctx, const Weight& table, const int32_t* ids, double scale
 void top2(dlab_ctx& ctx, Rows x, int32_t* ids, float* values);
 void softmax(dlab_ctx& ctx, Rows x, double scale, Rows y);
 void softcap(dlab_ctx& ctx, Rows x, double scale, double cap, Rows y);
+
+// gain sigmoid(scale x)
+void squash(dlab_ctx& ctx, Rows x, double scale, double gain, Rows y);
+// kernel [R][2][taps][groups], base [2][taps][n]
+void dynamic_conv(dlab_ctx& ctx, Rows x, Rows kernel, const float* base, int64_t taps, int64_t groups, int64_t side, Rows y);
+// joint [R][3][n]
+void markov_state(dlab_ctx& ctx, Rows state, Rows joint, Rows y);
+void markov_output(dlab_ctx& ctx, Rows joint, Rows y);
+
+// Indices of the k largest of n scores (+ bias, unless nullptr), largest first, the lowest first on ties; NaN comes last.
+void largest(const float* scores, const float* bias, int64_t n, int64_t k, int32_t* out);
+// The candidate of the largest score, the first on ties; -1 when all are NaN.
+int32_t choose(const float* scores, const int64_t* candidates, int64_t n);
+// scores[c] = logits[id] + sum(predecessor[previous] hidden successor[id]) of one row; NaN for ids outside their tables.
+void selector_scores(dlab_ctx& ctx, const float* logits, int64_t vocab, const int64_t* candidates, int64_t count, const float* hidden,
+                     int64_t previous, const Weight& predecessor, const Weight& successor, float* scores);
+// target_ids[id], -1 for ids outside.
+void to_target(const std::vector<int64_t>& ids, const std::vector<int64_t>& target_ids, int32_t* out);
 
 }  // namespace dlab::ops

@@ -7,12 +7,16 @@
 namespace dlab {
 namespace {
 
-void rms_norm(const float* x, const float* w, float offset, double eps, int64_t width, float* y) {
+double sum_of_squares(const float* x, int64_t n) {
   double partial[8] = {};
-  for (int64_t i = 0; i < width; ++i) partial[i % 8] += static_cast<double>(x[i]) * static_cast<double>(x[i]);
+  for (int64_t i = 0; i < n; ++i) partial[i % 8] += static_cast<double>(x[i]) * static_cast<double>(x[i]);
   double sum = 0.0;
   for (double p : partial) sum += p;
-  const float inverse = static_cast<float>(1.0 / sqrt(sum / static_cast<double>(width) + eps));
+  return sum;
+}
+
+void rms_norm(const float* x, const float* w, float offset, double eps, int64_t width, float* y) {
+  const float inverse = static_cast<float>(1.0 / sqrt(sum_of_squares(x, width) / static_cast<double>(width) + eps));
   if (w) {
     for (int64_t i = 0; i < width; ++i) y[i] = (x[i] * inverse) * (w[i] + offset);
   } else {
