@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,6 +47,7 @@ class Visible:
 
     ``q_pos`` int64 [row], ``k_pos`` int64 [cell]: absolute positions. ``block_start``: index of the first cell that
     belongs to the block itself (cells before it are context). ``rule`` is one of `WINDOW_RULES`; ``window`` its width.
+    ``held`` bool [cell]: cells that a rotating cache still has, or None for all.
     """
 
     rule: str
@@ -55,11 +56,14 @@ class Visible:
     q_pos: NDArray[np.int64]
     k_pos: NDArray[np.int64]
     block_start: int
+    held: NDArray[np.bool_] | None = field(default=None, kw_only=True)
 
     def matrix(self) -> NDArray[np.bool_]:
         """Visibility as bool [row, cell]."""
         delta = self.q_pos[:, None] - self.k_pos[None, :]
         seen = delta >= 0 if self.causal else np.ones_like(delta, bool)
+        if self.held is not None:
+            seen = seen & self.held
         if self.rule in ("none", "SINK_RING"):
             return seen
         if self.window is None:

@@ -88,7 +88,7 @@ class Local:
         assert found.values is not None
         self._infer(stage, y, found)
         if stage.op.name == "select":
-            found.invalid = broken(found.values.astype(np.int64), stage.args[0].data.shape[-1])
+            found.invalid = broken(found.values.astype(np.int64), stage.args[0])
             if found.invalid:
                 self._invalid(stage, y, found)
                 return y
@@ -175,7 +175,8 @@ class Local:
     def _margins(self, stage: Stage, y: Tensor, c: Array) -> list[Margin] | None:
         """The margins of a choice, or None where the oracle has nothing to judge it by."""
         if stage.op.name == "select":
-            return None if self.scores.latest is None else memberships(self.judge, stage, self.scores.latest, c.astype(np.int64))
+            own = self.scores.latest if stage.args[0].axes[-1] == "expert" else self.vocab and self.vocab[1]
+            return None if own is None else memberships(self.judge, stage, own, c.astype(np.int64))
         if stage.op.name == "select_cells":
             return None if self.blocks is None else block_choices(self.judge, stage, self.blocks, y.data, c)
         if self.vocab is None:

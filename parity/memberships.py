@@ -1,4 +1,4 @@
-"""Margins of a selection: is another set of experts a tie within noise, or a flip (`specs/noise-rules.md` 5.10 and 6).
+"""Margins of a selection: is another set of experts, or of candidate tokens, a tie or a flip (`specs/noise-rules.md` 5.10 and 6).
 
 The last selected is compared with the first that is not, rank k against k + 1. Order within the set decides nothing.
 """
@@ -40,7 +40,7 @@ class OwnScores:
 
 
 def memberships(judge: Judge, choice: Stage, own: Tensor, picked: NDArray[np.int64]) -> list[Margin]:
-    """One margin per row: ``own`` the oracle's scores [row, expert], ``picked`` the candidate's experts [row, rank].
+    """One margin per row: ``own`` the oracle's scores [row, expert] (or [row, vocab]), ``picked`` the candidate's choice [row, rank].
 
     The stage's first argument holds the scores that the candidate recorded (or the oracle's, where it recorded none).
     Without a router input of the candidate's the noise is an upper bound: what two scores share of it is counted twice.
@@ -54,15 +54,21 @@ def memberships(judge: Judge, choice: Stage, own: Tensor, picked: NDArray[np.int
     return [_one(judge, choice, keys[r], theirs[r], variance[r], r, picked[r]) for r in rows]
 
 
-def broken(picked: NDArray[np.int64], experts: int) -> str:
-    """What is wrong with a selection [row, rank] as such, or nothing: one line with the row."""
+def broken(picked: NDArray[np.int64], scores: Tensor) -> str:
+    """What is wrong with a selection [row, rank] among ``scores [row, expert]`` or ``[row, vocab]`` as such, or nothing: one line."""
+    count, thing = scores.data.shape[-1], thing_of(scores)
     for row, chosen in enumerate(picked):
-        outside = chosen[(chosen < 0) | (chosen >= experts)]
+        outside = chosen[(chosen < 0) | (chosen >= count)]
         if len(outside):
-            return f"row {row} selects expert {outside[0]} of {experts}"
+            return f"row {row} selects {thing} {outside[0]} of {count}"
         if len(np.unique(chosen)) < len(chosen):
-            return f"row {row} selects an expert twice: {chosen.tolist()}"
+            return f"row {row} selects the same {thing} twice: {chosen.tolist()}"
     return ""
+
+
+def thing_of(scores: Tensor) -> str:
+    """What a report calls one of the things that are scored."""
+    return "token" if scores.axes[-1] == "vocab" else scores.axes[-1]
 
 
 def _one(judge: Judge, choice: Stage, keys: Array, theirs: Array, variance: Array, row: int, picked: NDArray[np.int64]) -> Margin:
@@ -76,19 +82,21 @@ def _one(judge: Judge, choice: Stage, keys: Array, theirs: Array, variance: Arra
     (best, rival), noise = pairs[worst], sigma[worst]
     gap = float(keys[best] - keys[rival])
     probability = 0.5 * math.erfc(gap / noise / math.sqrt(2)) if noise > 0 else float(gap <= 0) / 2
-    verdict, rule = _verdict(judge, gap, noise, bool(missing), theirs, picked)
+    verdict, rule = _verdict(judge, gap, noise, bool(missing), theirs, picked, thing_of(choice.args[0]))
     ulps, chosen = float(gap / F32.ulp(keys[best])), rival if missing else best
     candidate_gap = float(theirs[best] - theirs[rival])
     return Margin(choice.step, choice.path, row, best, rival, gap, noise, probability, chosen, candidate_gap, ulps, verdict, rule)
 
 
-def _verdict(judge: Judge, gap: float, noise: float, differs: bool, own: Array, picked: NDArray[np.int64]) -> tuple[str, str]:
+def _verdict(
+    judge: Judge, gap: float, noise: float, differs: bool, own: Array, picked: NDArray[np.int64], thing: str
+) -> tuple[str, str]:
     """The candidate's set against its own scores first, then against the oracle's."""
     left = np.ones(len(own), bool)
     left[picked] = False
     weakest, strongest = int(picked[own[picked].argmin()]), int(np.flatnonzero(left)[own[left].argmax()])
     if own[strongest] - own[weakest] > OWN_ULPS * F32.ulp(own[strongest]):
-        return "flip", f"it selects expert {weakest}, but by its own scores {strongest} comes before"
+        return "flip", f"it selects {thing} {weakest}, but by its own scores {strongest} comes before"
     if not differs:
         return "agree", ""
     return ("tie" if gap <= limits.gaussian(judge.count) * noise else "flip"), ""

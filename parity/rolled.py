@@ -28,11 +28,13 @@ if TYPE_CHECKING:
     from dumps import Dump
 
 Key = tuple[int, str]
+# Last axis of the scores that a choice is made of, and what a report calls one of them.
+SCORED = {"expert": "expert", "block": "block", "vocab": "token", "candidate": "token"}
 
 
 @dataclass(frozen=True, eq=False)
 class Fork:
-    """A row whose candidate selected another set: ``best`` of the oracle's it left out, ``rival`` it took, and the gap of their scores."""
+    """A row whose candidate chose otherwise: ``best`` of the oracle's it left out, ``rival`` it took, and the gap of their scores."""
 
     stage: Stage
     row: int
@@ -56,7 +58,7 @@ class Rolled:
     divergences: list[Divergence] = field(default_factory=list)
     exact: dict[Key, tuple[Stage, Tensor]] = field(default_factory=dict)
     forks: list[Fork] = field(default_factory=list)
-    scores: Key = (0, "")
+    scores: dict[str, Key] = field(default_factory=dict)
 
     def compare(self, progress: Progress | None = None) -> None:
         say = progress or (lambda _: None)
@@ -83,35 +85,48 @@ class Rolled:
         def tape(stage: Stage, y: Tensor, reading: Reading) -> Tensor:
             if stage.op.kind != "choice":
                 spread[stage.key] = _mean_square(y.data - self.exact[stage.key][1].data)
-            # Behind another set of experts no spread means anything: all members take the branch that was judged.
-            return self.exact[stage.key][1] if stage.op.name in ("select", "select_cells") else y
+            # Behind another choice no spread means anything: all members take the branch that was judged.
+            return self.exact[stage.key][1] if stage.op.kind == "choice" else y
 
         run(self.case, Sampled(survey.own, seed), tape)
         return spread
 
     def _keep(self, stage: Stage, y: Tensor, reading: Reading) -> Tensor:
         bare = Stage(stage.path, stage.op, (), {}, stage.step)
-        if y.axes[-1] in ("expert", "block"):
-            self.scores = stage.key
-        if stage.op.name == "select":
-            y = self._branch(stage, y)
-        elif stage.op.name == "select_cells":
-            y = self._branch_cells(stage, y)
+        if y.axes[-1] in SCORED:
+            self.scores[y.axes[-1]] = stage.key
+        branch = {"select": self._branch, "select_cells": self._branch_cells, "argmax": self._branch_pick, "choose": self._branch_pick}
+        if stage.op.name in branch:
+            y = branch[stage.op.name](stage, y)
         self.exact[stage.key] = (bare, y)
         return y
+
+    def _forked(self, stage: Stage, y: Tensor, row: int, best: int, rival: int, gap: float) -> None:
+        self.forks.append(Fork(stage, row, best, rival, gap, self.scores[stage.args[0].axes[-1]], y))
 
     def _branch(self, stage: Stage, y: Tensor) -> Tensor:
         """The candidate's own selection where it recorded a sound one; a set that differs is a fork, to be judged by its gap."""
         found = recorded(self.dump, stage, y)
-        experts = stage.args[0].data.shape[-1]
-        if found.values is None or found.invalid or broken(found.values.astype(np.int64), experts):
+        if found.values is None or found.invalid or broken(found.values.astype(np.int64), stage.args[0]):
             return y
         keys = biased(EXACT, stage.args[0].data, stage.args[1] if len(stage.args) > 1 else None)
         for row, (mine, theirs) in enumerate(zip(y.data.astype(int), found.values.astype(int), strict=True)):
             left, extra = np.setdiff1d(mine, theirs), np.setdiff1d(theirs, mine)
             if len(left):
                 best, rival = int(left[keys[row, left].argmax()]), int(extra[keys[row, extra].argmin()])
-                self.forks.append(Fork(stage, row, best, rival, float(keys[row, best] - keys[row, rival]), self.scores, y))
+                self._forked(stage, y, row, best, rival, float(keys[row, best] - keys[row, rival]))
+        return Tensor(found.values, y.axes)
+
+    def _branch_pick(self, stage: Stage, y: Tensor) -> Tensor:
+        """The candidate's own pick: rows of a walk follow it, so those behind another pick do too. One not on offer has no score."""
+        found = recorded(self.dump, stage, y)
+        if found.values is None or found.invalid:
+            return y
+        keys = stage.args[0].data
+        ids = stage.args[1].data if stage.op.name == "choose" else np.broadcast_to(np.arange(keys.shape[-1]), keys.shape)
+        for row in np.flatnonzero((found.values != y.data) & (y.data >= 0)):
+            best, rival = (keys[row][ids[row] == v[row]].max(initial=-np.inf) for v in (y.data, found.values))
+            self._forked(stage, y, int(row), int(y.data[row]), int(found.values[row]), float(best - rival))
         return Tensor(found.values, y.axes)
 
     def _branch_cells(self, stage: Stage, y: Tensor) -> Tensor:
@@ -124,7 +139,7 @@ class Rolled:
             left, extra = swapped(y.data, found.values, ratio, row, keys.shape[1])
             if len(left) and len(extra):
                 best, rival = int(left[keys[row, left].argmax()]), int(extra[keys[row, extra].argmin()])
-                self.forks.append(Fork(stage, row, best, rival, float(keys[row, best] - keys[row, rival]), self.scores, y))
+                self._forked(stage, y, row, best, rival, float(keys[row, best] - keys[row, rival]))
         return Tensor(found.values, y.axes)
 
     def _judge_fork(self, fork: Fork, sigma: Array) -> None:
@@ -137,7 +152,7 @@ class Rolled:
         stage, y = fork.stage, fork.y
         where = np.zeros(y.data.shape, bool)
         where[fork.row] = True
-        thing = "expert" if stage.op.name == "select" else "block"
+        thing = SCORED[stage.args[0].axes[-1]]
         what = f"{thing} {fork.rival} instead of {fork.best}, whose score is larger by {fork.gap:.3g}"
         args = (float(ratio), False, fork.best, fork.rival, "rolled", extent(where, y.axes), what)
         self.divergences.append(divergence(stage, y.axes, (fork.row,), *args))

@@ -25,8 +25,8 @@ ENGINES: dict[str, dict[str, dict[str, Any]]] = {
         "issue-1351": {"window_rule": "W_RING", "ctx_layernorm": False},
     },
 }
-# Rules that depend on the context's history, beside those `Visible` knows. W_CACHE: a rotating cache that exposes W - 2 + S
-# rows once S rows were appended, to every block row alike.
+# Rules that depend on the context's history, beside those `Visible` knows. W_CACHE: a rotating cache that exposes W - 2 of the rows it
+# had and the S that were appended last, S cut to W - 1, to every block row alike.
 HISTORY_RULES = ("W_CACHE",)
 
 

@@ -5,7 +5,7 @@ Source: `specs/dflash-generic.md` section 2; the family's switches are in its `D
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,13 +28,14 @@ class ContextError(ValueError):
 class Context:
     """Committed rows only: per layer the keys (after norm and rope) and values, and every cell's absolute position.
 
-    ``length`` counts all rows ever committed; a sink/window ring keeps fewer cells than that. ``appended``: rows of the last append.
+    ``length`` counts all rows ever committed; a sink/window ring keeps fewer cells than that. ``exposed``: positions that a rotating
+    cache (W_CACHE) still holds, oldest first.
     """
 
     layers: list[Cells] = field(default_factory=list)
     positions: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     length: int = 0
-    appended: int = 0
+    exposed: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
 
     def layer(self, index: int) -> Cells | None:
         return self.layers[index] if self.layers and len(self.positions) else None
@@ -46,6 +47,7 @@ class Context:
         if len(self.positions) < self.length and length < self.length:
             raise ContextError(f"a ring that has evicted rows cannot be truncated from {self.length} to {length} rows")
         self.keep(self.positions < length)
+        self.exposed = self.exposed[self.exposed < length]
         self.length = length
 
     def keep(self, cells: NDArray[np.bool_]) -> None:
@@ -61,7 +63,12 @@ class Context:
         )
         self.positions = np.concatenate([self.positions, positions])
         self.length += len(positions)
-        self.appended = len(positions)
+
+    def rotate(self, rows: int, window: int) -> None:
+        """A rotating cache of W - 1 rows after ``rows`` were committed: W - 2 of what it held and all new ones, of which it takes at
+        most W - 1 (`specs/laguna.md` 3.4, row B, and stage D0)."""
+        taken = self.positions[len(self.positions) - min(rows, window - 1) :]
+        self.exposed = np.concatenate([self.exposed[max(len(self.exposed) - (window - 2), 0) :], taken])
 
 
 def _take(t: Tensor, index: NDArray[np.intp]) -> Tensor:
@@ -88,6 +95,9 @@ def append(m: Machine, w: DrafterWeights, g: Geometry, d: Dialect, context: Cont
     ctx = m.rms_norm("ctx", m.linear("fc", taps, w.fc), w.hidden_norm, eps=d.eps)
     pos = m.positions(start, len(features.data))
     context.extend([context_cells(m.at(f"L{i}.ctx"), layer, ctx, pos, d) for i, layer in enumerate(w.layers)], pos)
+    if d.window_rule == "W_CACHE":
+        assert d.window is not None
+        context.rotate(len(pos), d.window)
 
 
 def context_cells(m: Machine, w: LayerWeights, ctx: Tensor, pos: NDArray[np.int64], d: Dialect) -> Cells:
@@ -139,8 +149,9 @@ def propose(
     cells = np.concatenate([context.positions, pos])
     x = m.gather("embed", embedding, ids, scale=d.embed_scale)
     for i, layer in enumerate(w.layers):
-        rule, width = window(d, context) if g.sliding[i] else ("none", None)
-        visible = Visible(rule, d.causal[i], width, pos, cells, len(context.positions))
+        visible = Visible("none", d.causal[i], None, pos, cells, len(context.positions))
+        if g.sliding[i]:
+            visible = windowed(visible, d, context)
         scope, past = m.at(f"L{i}"), context.layer(i)
         x, _ = decoder_layer(scope, layer, x, past, pos, visible, eps=d.eps, rope=d.rope, scale=d.attn_scale, gate=d.attn_gate, conv=d.conv)
     hidden = m.rms_norm("final_norm", x, w.norm, eps=d.eps)
@@ -152,13 +163,17 @@ def propose(
     return Block(hidden, logits, pick, drafts, confidence)
 
 
-def window(d: Dialect, context: Context) -> tuple[str, int | None]:
-    """(rule, width) of a sliding layer; a rotating cache's width depends on the last append (`specs/laguna.md` 3.4, row B)."""
+def windowed(all_cells: Visible, d: Dialect, context: Context) -> Visible:
+    """What a sliding layer sees; under W_CACHE that depends on how the context was appended (`specs/laguna.md` 3.4, row B)."""
     if d.window_rule != "W_CACHE":
-        return d.window_rule, d.window
-    assert d.window is not None
-    # W_RING shows one row less than its width.
-    return "W_RING", d.window - 1 + max(context.appended, 1)
+        return replace(all_cells, rule=d.window_rule, window=d.window)
+    held = context.exposed
+    if not len(held):
+        return replace(all_cells, rule="W_RING", window=1)
+    # W_RING shows one row less than its width. A commit larger than the cache leaves a gap before its last rows.
+    whole = held[-1] - held[0] + 1 == len(held)
+    gaps = None if whole else np.isin(all_cells.k_pos, held) | (np.arange(len(all_cells.k_pos)) >= all_cells.block_start)
+    return replace(all_cells, rule="W_RING", window=int(all_cells.q_pos[0] - held[0]) + 1, held=gaps)
 
 
 def output(m: Machine, hidden: Tensor, head: Weight, multiplier: float, cap: float | None) -> Tensor:

@@ -70,8 +70,22 @@ def test_b_what_a_rotating_cache_exposes_depends_on_the_last_append(last: int) -
     assert rows == [list(range(P - (W - 2 + last), P)) + block(j) for j in range(BLOCK)]
 
 
-def test_b_a_prompt_is_exposed_whole() -> None:
-    assert seen("mlx-vlm", (P,))[0] == list(range(P)) + block(0)
+def test_b_of_a_prompt_only_the_last_rows_that_the_cache_has_room_for_are_read() -> None:
+    """Stage D0 comes before the cache: as `mlx_vlm` has it (`tests/peers/test_mlx_vlm.py`)."""
+    assert seen("mlx-vlm", (P,)) == [list(range(P - W + 1, P)) + block(j) for j in range(BLOCK)]
+
+
+def test_b_a_commit_larger_than_the_cache_leaves_a_gap_before_it() -> None:
+    """W - 2 rows of what was there, then the last W - 1 of what came."""
+    assert seen("mlx-vlm", (12, P - 12))[0] == list(range(5, 12)) + list(range(P - W + 1, P)) + block(0)
+
+
+def test_b_rows_taken_back_are_no_longer_exposed() -> None:
+    made = drafter("mlx-vlm")
+    context = appended(made, (P - 4,))
+    context.append(FEATURES[P - 4 :], P - 4)
+    context.truncate(P - 3)
+    assert context.cells.exposed.tolist() == list(range(P - 4 - (W - 2), P - 3))
 
 
 def test_c_the_training_mask_has_one_window_before_the_anchor() -> None:

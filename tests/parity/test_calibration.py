@@ -1,54 +1,101 @@
-"""Healthy candidates never diverge: random shapes, dialects, weight formats, contexts around the window, several appends."""
+"""Healthy candidates never diverge: every family and role, every arithmetic that has a name, shapes and contexts at random."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from parity.calibration import Tally, calibrate, markdown, random_case, random_muse_target
+from oracle import arithmetic as arithmetics
+from parity.calibrating import DRAWS, Tally, calibrate, healthy, markdown
+from parity.candidates import Candidate
 
-QUICK, ALL, CHUNK = 30, 200, 5
-QUICK_TARGETS, ALL_TARGETS = 10, 50
+QUICK, AT_LENGTH = 10, 200
+each = pytest.mark.parametrize("draw", DRAWS)
 
 
-def run(start: int, root, chunk: int = CHUNK, draw=random_case) -> Tally:
-    tally = Tally()
-    calibrate(range(start, start + chunk), root, tally, draw)
+def order(draw: str) -> list[Candidate]:
+    """All candidates, each draw beginning with others."""
+    among = healthy()
+    start = list(DRAWS).index(draw) * len(among) // len(DRAWS)
+    return among[start:] + among[:start]
+
+
+def runs(draw: str, count: int, root: Path) -> Tally:
+    """``count`` runs at least, over as many cases as that takes."""
+    tally, seed = Tally(), 0
+    while tally.runs < count:
+        calibrate(draw, [seed], root, tally, order(draw)[: count - tally.runs])
+        seed += 1
     return tally
 
 
-@pytest.mark.parametrize("start", range(0, QUICK, CHUNK))
-def test_no_false_divergence(start, tmp_path):
-    tally = run(start, tmp_path)
-    assert tally.runs > 4 * CHUNK and not tally.alarms, tally.alarms
+def check(tally: Tally) -> None:
+    assert not tally.alarms, tally.alarms
     assert max(max(v) for v in tally.ratio.values()) <= 1.0
 
 
-@pytest.mark.parametrize("start", range(0, QUICK_TARGETS, CHUNK))
-def test_no_false_divergence_of_a_muse_target(start, tmp_path):
-    tally = run(start, tmp_path, draw=random_muse_target)
-    assert tally.runs == 5 * CHUNK and not tally.alarms, tally.alarms
-    assert max(max(v) for v in tally.ratio.values()) <= 1.0
-    assert {"embed_norm", "post_attn_norm", "attn_gated", "logits"} <= {stage for _, stage in tally.ratio}
+@each
+def test_no_false_alarm(draw: str, tmp_path: Path) -> None:
+    """With all draws a hundred runs."""
+    assert len(DRAWS) * QUICK >= 100
+    check(runs(draw, QUICK, tmp_path))
+
+
+def test_the_quick_runs_meet_every_candidate_and_every_arithmetic() -> None:
+    met = {c.name for draw in DRAWS for c in order(draw)[:QUICK]}
+    assert met == {c.name for c in healthy()}
+    assert {c.spec for c in healthy()} == set(arithmetics.PRESETS)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("start", range(QUICK_TARGETS, ALL_TARGETS, 10))
-def test_no_false_divergence_of_a_muse_target_at_length(start, tmp_path):
-    tally = run(start, tmp_path, 10, random_muse_target)
-    assert not tally.alarms, tally.alarms
+@each
+def test_no_false_alarm_at_length(draw: str, tmp_path: Path) -> None:
+    """With all draws two thousand runs."""
+    assert len(DRAWS) * AT_LENGTH >= 2000
+    tally = runs(draw, AT_LENGTH, tmp_path)
+    check(tally)
+    assert {name for _, name in tally.counts} >= {c.name for c in healthy() if c.kind == "numpy"}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("start", range(QUICK, ALL, 10))
-def test_no_false_divergence_at_length(start, tmp_path):
-    tally = run(start, tmp_path, 10)
-    assert not tally.alarms, tally.alarms
+EXPECTED = {
+    "muse-glimmer target": {"embed_norm", "post_attn_norm", "attn_gated", "logits"},
+    "laguna target": {"router_scores", "expert_weights", "expert_down", "expert_out", "shared_out", "attn_gated"},
+    "laguna drafter": {"tap_norm", "attn_gated"},
+    "dspark drafter": {"markov_bias", "confidence", "markov_embed"},
+    "dflash 2 drafter": {"attn_conv_in", "mlp_conv_out", "selector_scores", "candidates"},
+    "qwen38-flash-next target": {"delta_state", "index_scores", "ple_conv", "router_scores", "hc_read"},
+}
 
 
-def test_the_table_names_every_alarm_and_stage():
-    tally = Tally(runs=2, alarms=["random 1, cpu: divergence at draft.L0.o (3 x)"])
+@pytest.mark.parametrize("draw", EXPECTED)
+def test_the_draws_reach_the_parts_of_their_families(draw: str, tmp_path: Path) -> None:
+    """The stages alone, without a run."""
+    from parity.models import declared_stages
+
+    found: set[str] = set()
+    for seed in range(3):
+        found |= {path.rpartition(".")[2] for (_, path), _, _ in declared_stages(DRAWS[draw](seed, tmp_path))}
+    assert EXPECTED[draw] <= found
+
+
+def test_the_table_names_every_alarm_and_stage() -> None:
+    tally = Tally(alarms=["random 1, cpu: divergence at draft.L0.o (3 x)"])
+    tally.counts["llama target", "cpu"] = 2
+    tally.cases["llama target"].add("random 1")
     tally.ratio["cpu", "o"].append(0.5)
     tally.rms["cpu", "o"].append(0.9)
     tally.common["cpu", "o"].append(0.1)
-    text = markdown(tally, 1)
+    text = markdown(tally)
+    assert "1 random small cases" in text and "2 runs" in text and "| llama target | 2 |" in text
     assert "1 false divergences" in text and "| `o` | 1 | 0.50 | 0.50 | 0.90 | 0.90 | 0.10 | - | - |" in text and "draft.L0.o" in text
+
+
+def test_an_alarm_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A candidate that rounds to bf16 and declares f32."""
+    from parity import candidates
+
+    monkeypatch.setattr(candidates, "declared", lambda candidate, text: arithmetics.named("f32"))
+    tally = Tally()
+    calibrate("llama target", [1], tmp_path, tally, [candidates.parse("bf16")])
+    assert tally.runs == len(tally.alarms) == 1 and "divergence at target." in tally.alarms[0]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from dumps import DumpWriter, open_dump
 from oracle import arithmetic as arithmetics
@@ -95,3 +96,35 @@ def test_margins_of_the_selector_are_over_token_ids(cases: dict[str, Case], tmp_
         assert (m.choice, m.runner_up) == (candidates[order[0]], candidates[order[1]])
         assert m.candidate == m.choice == int(dump.get(step, m.stage).float64()[0])
         assert m.gap == pytest.approx(scores[order[0]] - scores[order[1]], abs=1e-5)
+
+
+def test_candidates_of_a_selector_are_judged_as_a_set(cases: dict[str, Case], tmp_path: Path) -> None:
+    """The last of them exchanged for token 7, in every row that does not have it: by its own logits another comes before."""
+
+    def exchanged(y: NDArray[np.float32]) -> NDArray[np.float32]:
+        out = y.copy()
+        out[~(y == 7).any(1), -1] = 7
+        return out
+
+    fault = Fault("choice", "draft.candidates", lambda made: made, None, None, exchanged)
+    for mode in ("local", "rolled"):
+        report = judged(cases["dflash 2"], tmp_path / mode, Faulty(Rounded(F32), fault), mode)
+        assert {d.stage for d in report.divergences} == {"draft.candidates"}, mode
+    assert "token 7 instead of" in report.divergences[0].what
+    assert all("selects token 7" in m.rule for m in judged(cases["dflash 2"], tmp_path / "m", Faulty(Rounded(F32), fault)).margins if m.rule)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_in_rolled_mode_too_the_rows_after_a_pick_follow_it(name: str, cases: dict[str, Case], tmp_path: Path) -> None:
+    """Another pick is judged where it is made; behind it the oracle goes the candidate's way."""
+    report = judged(cases[name], tmp_path / "d", Faulty(Rounded(F32), elsewhere(lambda v: (v + 1) % 40)), "rolled")
+    assert {d.stage for d in report.divergences + report.consequences} == {"draft.row2.pick"}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_coarse_storage_and_its_many_equal_logits_are_no_false_alarm(name: str, cases: dict[str, Case], tmp_path: Path) -> None:
+    A = arithmetics.named("bf16")
+    with DumpWriter(tmp_path / "d", cases[name].describe(), {"candidate": "test"}) as writer:
+        record(cases[name], Rounded(A), writer, A)
+    report = compare_dump(cases[name], open_dump(tmp_path / "d"), A, members=3)
+    assert report.verdict == "parity", report.divergences[:2]

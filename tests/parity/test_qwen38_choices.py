@@ -1,4 +1,4 @@
-"""An indexer's selection as the lab judges it: ties, flips and selections that are none; healthy random cases of the family."""
+"""An indexer's selection as the lab judges it: ties, flips and selections that are none."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from oracle.ops import OPS
 from oracle.readings import Stage
 from oracle.tensor import Tensor
 from parity.block_choices import block_choices, swapped
-from parity.calibration import Tally, calibrate
-from parity.calibration_qwen38 import random_qwen38_drafter, random_qwen38_target
 from parity.judge import Judge
 
 SCORES = np.array([[0.5, 0.9, 0.0, 0.0, 0.7]])
@@ -81,17 +79,3 @@ def test_what_is_no_selection_is_a_flip_that_says_why(mask, words: str):
 def test_swapped_blocks_are_named_both_ways():
     left, extra = swapped(cells(0, 1, 4), cells(1, 2, 4), 2, 0, 5)
     assert (left.tolist(), extra.tolist()) == ([0], [2])
-
-
-def test_no_false_divergence_of_a_drafter(tmp_path):
-    tally = Tally()
-    calibrate(range(1), tmp_path, tally, random_qwen38_drafter)
-    assert tally.runs and tally.alarms == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("draw", [random_qwen38_drafter, random_qwen38_target])
-def test_no_false_divergence_at_length(draw, tmp_path):
-    tally = Tally()
-    calibrate(range(1, 4), tmp_path, tally, draw)
-    assert tally.alarms == []

@@ -1,0 +1,85 @@
+"""Healthy candidates on random cases: every family and role, every arithmetic that has a name, the compiled library op by op and fused."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+from parity import candidates
+from parity.calibrating import generic, laguna, muse, qwen38
+from parity.calibrating.tally import Tally
+from parity.candidates import Candidate
+from parity.case import Case
+from parity.comparing import compare_dump
+from parity.errors import UsageError
+from parity.models import open_case_model, run
+from parity.report import Report
+
+Draw = Callable[[int, Path], Case]
+
+DRAWS: dict[str, Draw] = {
+    "qwen3 drafter": generic.drafter,
+    "dflash 2 drafter": generic.dflash2,
+    "dspark drafter": generic.dspark,
+    "muse-glimmer drafter": muse.drafter,
+    "laguna drafter": laguna.drafter,
+    "qwen38-flash-next drafter": qwen38.drafter,
+    "llama target": generic.llama,
+    "muse-glimmer target": muse.target,
+    "laguna target": laguna.target,
+    "qwen38-flash-next target": qwen38.target,
+}
+MEMBERS = 4
+
+
+def healthy() -> list[Candidate]:
+    """The library, op by op and fused, and NumPy in every arithmetic that has a name."""
+    libraries = [candidates.parse(name, entry) for name in candidates.LIBRARIES for entry in ("op", "fused")]
+    return libraries + [candidates.parse(name) for name in candidates.NUMPY]
+
+
+def takes(candidate: Candidate, case: Case) -> bool:
+    """Whether the candidate has all that the case needs: a library may lack an operation, or a part of a fused drafter."""
+    from oracle.readings import Reading, Shapes, Stage
+    from oracle.tensor import Tensor
+    from parity.native_reading import BINDINGS, HOST, STRUCTURAL, fused_config
+
+    if candidate.kind != "library":
+        return True
+    model = open_case_model(case)
+    if candidate.entry == "fused":
+        try:
+            return model.drafter is not None and bool(fused_config(model.drafter))
+        except UsageError:
+            return False
+    needed = set()
+
+    def tape(stage: Stage, value: Tensor, reading: Reading) -> Tensor:
+        needed.add(stage.op.name)
+        return value
+
+    run(case, Shapes(), tape)
+    return needed <= {*BINDINGS, *HOST, *STRUCTURAL}
+
+
+def healthy_reports(case: Case, root: Path, among: Iterable[Candidate]) -> Iterator[tuple[str, Report]]:
+    """(name, report) of every candidate of ``among`` that takes the case; the candidates run in this process."""
+    from dumps import open_dump
+
+    for candidate in among:
+        if takes(candidate, case):
+            out = root / "dumps" / candidate.name.replace(" ", "-")
+            candidates.execute(candidate, case, out, None, threads=1)
+            yield candidate.name, compare_dump(case, open_dump(out), candidates.declared(candidate, None), members=MEMBERS)
+            shutil.rmtree(out)
+
+
+def calibrate(draw: str, seeds: Iterable[int], root: Path, tally: Tally, among: Iterable[Candidate] | None = None) -> None:
+    """Run the cases that `DRAWS` ``[draw]`` makes of ``seeds``, with ``among`` or all candidates, into the tally."""
+    chosen = healthy() if among is None else list(among)
+    for seed in seeds:
+        case = DRAWS[draw](seed, root)
+        for name, report in healthy_reports(case, root, chosen):
+            tally.add(draw, name, case, report)
+        shutil.rmtree(root / f"case-{seed}", ignore_errors=True)
