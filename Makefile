@@ -61,7 +61,8 @@ $(VENV)/.real: $(VENV)/.base
 $(VENV)/.peers: $(VENV)/.dev
 	$(PIP) torch==2.13.0
 	$(PIP) --no-build-isolation --editable ".[peers]"
-	$(PIP) --no-deps speculators==0.9.0
+	$(PIP) "mlx[cpu]==0.32.4" pillow
+	$(PIP) --no-deps speculators==0.9.0 mlx-vlm==0.7.10
 	touch $@
 
 clean:

@@ -111,7 +111,8 @@ def test_candidates_of_a_selector_are_judged_as_a_set(cases: dict[str, Case], tm
         report = judged(cases["dflash 2"], tmp_path / mode, Faulty(Rounded(F32), fault), mode)
         assert {d.stage for d in report.divergences} == {"draft.candidates"}, mode
     assert "token 7 instead of" in report.divergences[0].what
-    assert all("selects token 7" in m.rule for m in judged(cases["dflash 2"], tmp_path / "m", Faulty(Rounded(F32), fault)).margins if m.rule)
+    margins = judged(cases["dflash 2"], tmp_path / "m", Faulty(Rounded(F32), fault)).margins
+    assert {m.rule.partition(",")[0] for m in margins if m.rule} == {"it selects token 7"}
 
 
 @pytest.mark.parametrize("name", KINDS)
