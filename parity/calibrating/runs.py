@@ -13,7 +13,7 @@ from parity.candidates import Candidate
 from parity.case import Case
 from parity.comparing import compare_dump
 from parity.errors import UsageError
-from parity.models import open_case_model, run
+from parity.models import open_case_model
 from parity.report import Report
 
 Draw = Callable[[int, Path], Case]
@@ -40,27 +40,16 @@ def healthy() -> list[Candidate]:
 
 
 def takes(candidate: Candidate, case: Case) -> bool:
-    """Whether the candidate has all that the case needs: a library may lack an operation, or a part of a fused drafter."""
-    from oracle.readings import Reading, Shapes, Stage
-    from oracle.tensor import Tensor
-    from parity.native_reading import BINDINGS, HOST, STRUCTURAL, fused_config
+    """Whether the candidate has all that the case needs: only the library's fused drafter may lack a part."""
+    from parity.native_drafter import fused_config
 
-    if candidate.kind != "library":
+    if candidate.entry != "fused":
         return True
-    model = open_case_model(case)
-    if candidate.entry == "fused":
-        try:
-            return model.drafter is not None and bool(fused_config(model.drafter))
-        except UsageError:
-            return False
-    needed = set()
-
-    def tape(stage: Stage, value: Tensor, reading: Reading) -> Tensor:
-        needed.add(stage.op.name)
-        return value
-
-    run(case, Shapes(), tape)
-    return needed <= {*BINDINGS, *HOST, *STRUCTURAL}
+    drafter = open_case_model(case).drafter
+    try:
+        return drafter is not None and bool(fused_config(drafter))
+    except UsageError:
+        return False
 
 
 def healthy_reports(case: Case, root: Path, among: Iterable[Candidate]) -> Iterator[tuple[str, Report]]:
