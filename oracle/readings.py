@@ -40,6 +40,14 @@ class Stage:
         return self.step, self.path
 
 
+class FaultError(ValueError):
+    """A fault that does not exist, or a value it cannot take."""
+
+
+class NotHereError(FaultError):
+    """The call is of the right operation, but has nothing that this mistake could be made on."""
+
+
 class Reading(Protocol):
     """What a forward is read as."""
 
@@ -208,22 +216,60 @@ class Shapes:
 
 
 Edit = Callable[[Stage], Stage]
+After = Callable[[Stage, NDArray[Any]], NDArray[Any]]
+See = Callable[[Stage, Tensor], None]
 
 
 @dataclass(frozen=True)
 class Fault:
-    """A planted mistake: at stages matching ``stage``, ``edit`` changes the call, for ``rows`` and ``heads`` only (None = all)."""
+    """A planted mistake: at stages matching ``stage``, ``edit`` changes the call, for ``rows`` and ``heads`` only (None = all).
+
+    ``after``: what becomes of the edited call's values, given the healthy call and those values. ``see``: shown every call and its
+    healthy value, for mistakes that take something from an earlier one. ``ops``: operations it can act on (none named: any).
+    """
 
     kind: str
     stage: str
     edit: Edit
     rows: tuple[int, ...] | None = None
     heads: tuple[int, ...] | None = None
-    after: Callable[[NDArray[Any]], NDArray[Any]] | None = None
+    after: After | None = None
+    see: See | None = None
+    ops: tuple[str, ...] = ()
+
+    def acts_on(self, stage: Stage) -> bool:
+        return (not self.ops or stage.op.name in self.ops) and fnmatchcase(stage.path, self.stage)
+
+    def planted(self, inner: Reading, stage: Stage, good: Tensor) -> Tensor:
+        """The stage's value with the mistake made in ``inner``; ``good`` is its healthy value there.
+
+        Raises what the edit raises: a FaultError where the call has nothing that the mistake could be made on.
+        """
+        edited = self.edit(stage)
+        bad = good if edited is stage else inner.apply(edited)
+        if self.after is not None:
+            bad = replace(bad, data=np.asarray(self.after(stage, bad.data)).astype(bad.data.dtype))
+        return _merge(good, bad, self._where(good))
+
+    def _where(self, good: Tensor) -> NDArray[np.bool_]:
+        where = np.ones(good.data.shape, bool)
+        for axis, chosen in (("row", self.rows), ("head", self.heads)):
+            if chosen is None:
+                continue
+            if axis not in good.axes:
+                raise FaultError(f"fault {self.kind}: the stage has no axis {axis!r}, its axes are {good.axes}")
+            at = good.axes.index(axis)
+            mask = np.zeros(good.data.shape[at], bool)
+            mask[[i for i in chosen if i < len(mask)]] = True
+            where &= mask.reshape([-1 if i == at else 1 for i in range(good.data.ndim)])
+        return where
 
 
 class Faulty:
-    """Any reading with one call edited; healthy and faulty results are merged by axes."""
+    """Any reading with one call edited; healthy and faulty results are merged by axes. ``hits``: calls that were edited.
+
+    A call that has nothing for the mistake to be made on stays as it is.
+    """
 
     def __init__(self, inner: Reading, fault: Fault) -> None:
         self.inner, self.fault = inner, fault
@@ -234,29 +280,24 @@ class Faulty:
 
     def apply(self, stage: Stage) -> Tensor:
         good = self.inner.apply(stage)
-        if not fnmatchcase(stage.path, self.fault.stage):
-            return good
-        self.hits += 1
-        bad = self.inner.apply(self.fault.edit(stage))
-        if self.fault.after is not None:
-            bad = replace(bad, data=self.fault.after(bad.data).astype(bad.data.dtype))
-        return _merge(good, bad, self._where(good))
-
-    def _where(self, good: Tensor) -> NDArray[np.bool_]:
-        where = np.ones(good.data.shape, bool)
-        for axis, chosen in (("row", self.fault.rows), ("head", self.fault.heads)):
-            if chosen is None:
-                continue
-            if axis not in good.axes:
-                raise ValueError(f"fault {self.fault.kind}: the stage has no axis {axis!r}, its axes are {good.axes}")
-            at = good.axes.index(axis)
-            mask = np.zeros(good.data.shape[at], bool)
-            mask[[i for i in chosen if i < len(mask)]] = True
-            where &= mask.reshape([-1 if i == at else 1 for i in range(good.data.ndim)])
-        return where
+        made = good
+        if self.fault.acts_on(stage):
+            try:
+                made = self.fault.planted(self.inner, stage, good)
+                self.hits += 1
+            except NotHereError:
+                pass
+        if self.fault.see is not None:
+            self.fault.see(stage, good)
+        return made
 
 
 def _merge(good: Tensor, bad: Tensor, where: NDArray[np.bool_]) -> Tensor:
+    if bad.data.shape != good.data.shape:
+        if not where.all():
+            raise FaultError(f"a mistake that changes the shape ({good.data.shape} to {bad.data.shape}) is made on all rows and heads")
+        return bad
+
     def pick(name: str) -> Any:
         g, b = getattr(good, name), getattr(bad, name)
         return 0.0 if is_zero(g) and is_zero(b) else np.where(where, b, g)

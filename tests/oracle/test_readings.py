@@ -248,7 +248,7 @@ def test_a_store_rounds_or_cuts_what_is_recorded(truncate):
 def test_a_fault_changes_the_named_rows_and_heads_and_nothing_else(rows, heads):
     x = Tensor(np.random.default_rng(3).standard_normal((3, 4, 5)), HEADS)
     made = stage("given", x)
-    faulty = Faulty(Exact(), Fault("test", "x", lambda s: s, rows, heads, after=lambda y: y + 1))
+    faulty = Faulty(Exact(), Fault("test", "x", lambda s: s, rows, heads, after=lambda stage, y: y + 1))
     changed = faulty.apply(made).data != x.data
     expected = np.zeros((3, 4, 5), bool)
     expected[np.ix_([r for r in rows or range(3) if r < 3], list(heads or range(4)))] = True
@@ -263,7 +263,7 @@ def test_a_fault_on_an_axis_the_stage_lacks_is_refused():
 
 
 def test_a_fault_leaves_other_stages_alone():
-    faulty = Faulty(Exact(), Fault("test", "*.attn", lambda s: s, after=lambda y: y + 1))
+    faulty = Faulty(Exact(), Fault("test", "*.attn", lambda s: s, after=lambda stage, y: y + 1))
     made = stage("given", Tensor(np.ones((2, 3)), ROWS))
     assert faulty.apply(made).data.tolist() == np.ones((2, 3)).tolist()
     assert faulty.hits == 0
