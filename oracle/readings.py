@@ -199,9 +199,13 @@ class Rounded:
     def apply(self, stage: Stage) -> Tensor:
         stage = consumed(self.arithmetic, stage)
         y = stage.op.formula(self.kit, *values(stage.args), **stage.params)
+        return Tensor(self.store(stage, y), stage.op.axes(*stage.args, **stage.params))
+
+    def store(self, stage: Stage, y: NDArray[Any]) -> NDArray[Any]:
+        """Values as the stage stores them."""
         if self.arithmetic.stored(stage.path).p < F32.p and stage.op.kind != "choice":
-            y = self.arithmetic.to_storage(stage.path, y).astype(np.float32)
-        return Tensor(y, stage.op.axes(*stage.args, **stage.params))
+            y = self.arithmetic.to_storage(stage.path, y)
+        return np.asarray(y, np.float32)
 
 
 class Shapes:
@@ -248,7 +252,9 @@ class Fault:
         edited = self.edit(stage)
         bad = good if edited is stage else inner.apply(edited)
         if self.after is not None:
-            bad = replace(bad, data=np.asarray(self.after(stage, bad.data)).astype(bad.data.dtype))
+            changed = np.asarray(self.after(stage, bad.data)).astype(bad.data.dtype)
+            store = getattr(inner, "store", None)
+            bad = replace(bad, data=changed if store is None else store(stage, changed))
         return _merge(good, bad, self._where(good))
 
     def _where(self, good: Tensor) -> NDArray[np.bool_]:

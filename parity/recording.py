@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -12,14 +12,21 @@ from oracle.tensor import Tensor
 from parity.case import Case
 from parity.models import run
 
-if TYPE_CHECKING:
-    from dumps import DumpWriter
+
+class Sink(Protocol):
+    """Where stages are put: a `dumps.DumpWriter`, or memory."""
+
+    def put(
+        self, step: int, stage: str, array: Any, row0: int = 0, dtype: str | None = None, axes: tuple[str, ...] | None = None
+    ) -> Any: ...
+
+    def announce(self, stage: str) -> Any: ...
 
 
 class Recorder:
     """Announces nothing, judges nothing: puts each stage in the dump in the dtype the arithmetic stores it in."""
 
-    def __init__(self, writer: DumpWriter, arithmetic: Arithmetic | None) -> None:
+    def __init__(self, writer: Sink, arithmetic: Arithmetic | None) -> None:
         self.writer, self.arithmetic = writer, arithmetic
 
     def __call__(self, stage: Stage, value: Tensor, reading: Reading) -> Tensor:
@@ -41,7 +48,7 @@ class Recorder:
 class Announcing:
     """A reading that tells the dump which stage is about to run, so that a crash can be located."""
 
-    def __init__(self, inner: Reading, writer: DumpWriter) -> None:
+    def __init__(self, inner: Reading, writer: Sink) -> None:
         self.inner, self.writer = inner, writer
 
     def lift(self, data: Any, axes: tuple[str, ...]) -> Tensor:
@@ -52,6 +59,6 @@ class Announcing:
         return self.inner.apply(stage)
 
 
-def record(case: Case, reading: Reading, writer: DumpWriter, arithmetic: Arithmetic | None) -> None:
+def record(case: Case, reading: Reading, writer: Sink, arithmetic: Arithmetic | None) -> None:
     """Run every step of the case in the reading and put every stage in the dump."""
     run(case, Announcing(reading, writer), Recorder(writer, arithmetic))

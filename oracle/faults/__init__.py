@@ -19,7 +19,7 @@ KINDS: dict[str, Kind] = {
     for kind in module.KINDS
 }
 
-__all__ = ["KINDS", "FaultError", "Kind", "NotHereError", "acting_on", "evaluate", "indices", "parse"]
+__all__ = ["KINDS", "FaultError", "Kind", "NotHereError", "Options", "acting_on", "evaluate", "indices", "parse"]
 
 
 def parse(spec: str) -> Fault:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from fnmatch import fnmatchcase
 
 import numpy as np
 import pytest
