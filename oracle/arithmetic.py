@@ -8,10 +8,11 @@ from typing import Any
 
 from oracle import summation
 from oracle.floats import F32, FORMATS, FloatFormat
+from oracle.policies import POLICIES
 from oracle.tensor import Array
 
 ANGLES = ("exact", "f32-pow", "f32-exp2", "f32-product")
-POLICIES = ("f32", "bf16", "f16", "q8_0", "q8_k")
+PROBABILITIES = ("f32", "bf16", "f16")
 Table = tuple[tuple[str, str], ...]
 
 
@@ -24,9 +25,11 @@ class Arithmetic:
     """What a candidate declares of its rounding.
 
     ``store``: stage pattern -> dtype of the stage as recorded. ``use``: pattern of the *consuming* stage -> policy its first
-    input is rounded to before use. ``order``: summation order of dot products; ``declared``: the candidate stands by it
+    input is rounded to before use (of a ``cells`` stage: every input, the dtype of the key/value cache); ``ggml`` follows the weight's
+    format. ``order``: summation order of dot products; ``declared``: the candidate stands by it
     (else it is an upper bound). ``fma``: products are not rounded. ``norm_sum``: order of a norm's sum of squares.
-    ``angles``: how rope angles are formed. ``truncate``: stores cut instead of rounding to nearest.
+    ``angles``: how rope angles are formed. ``truncate``: stores cut instead of rounding to nearest. ``probabilities``: dtype that the
+    normalised attention probabilities are rounded to before they meet the values.
     """
 
     name: str = "f32"
@@ -38,12 +41,15 @@ class Arithmetic:
     norm_sum: str = "sequential"
     angles: str = "exact"
     truncate: bool = False
+    probabilities: str = "f32"
 
     def __post_init__(self) -> None:
         for order in (self.order, self.norm_sum):
             summation.parse(order)
         if self.angles not in ANGLES:
             raise DeclarationError(f"arithmetic angles={self.angles!r}: expected one of {', '.join(ANGLES)}")
+        if self.probabilities not in PROBABILITIES:
+            raise DeclarationError(f"arithmetic probabilities={self.probabilities!r}: expected one of {', '.join(PROBABILITIES)}")
         for table, known in ((self.store, tuple(FORMATS)), (self.use, POLICIES)):
             for pattern, value in table:
                 if value not in known:
@@ -77,6 +83,19 @@ def _first(table: Table, path: str, default: str) -> str:
     return next((value for pattern, value in table if fnmatchcase(path, pattern)), default)
 
 
+def _llama_cpp(name: str, policy: str) -> Arithmetic:
+    """llama.cpp on a CPU, flash attention off, the key/value cache in f16 (its default), as vendored in llama-cpp-python 0.3.36.
+
+    ``ggml-cpu.c``: a product rounds its activations to the ``vec_dot_type`` of its weight (`oracle.policies`); the keys meet the queries
+    and the values the probabilities as such products, so both are rounded to f16. ``ops.cpp``: a norm sums its squares in double, rope
+    forms its angles by repeated multiplication, softmax normalises before the probabilities are rounded. ``vec.cpp``: SiLU and softmax
+    use a float32 exponential, no table. Sums of float products run in eight lanes or more (``llamafile/sgemm.cpp``, ``vec.cpp``), so eight
+    is an upper bound, not a promise: not ``declared``.
+    """
+    use = (("*.k_cells", "f16"), ("*.v_cells", "f16"), ("*.attn", "f16"), ("*", policy))
+    return Arithmetic(name, use=use, order="lanes:8", fma=True, norm_sum="f64", angles="f32-product", probabilities="f16")
+
+
 PRESETS = {
     "f32": Arithmetic(),
     "f32-sequential": Arithmetic("f32-sequential", declared=True),
@@ -85,6 +104,8 @@ PRESETS = {
     "cpu": Arithmetic("cpu", order="blocked:256", norm_sum="f64", fma=True, declared=True),
     "bf16": Arithmetic("bf16", store=(("*", "bf16"),)),
     "f16": Arithmetic("f16", store=(("*", "f16"),)),
+    "llama.cpp-cpu": _llama_cpp("llama.cpp-cpu", "ggml"),
+    "llama.cpp-scalar": _llama_cpp("llama.cpp-scalar", "ggml-scalar"),
 }
 
 

@@ -1,7 +1,9 @@
 """Activation policies: what an engine rounds the input of a product to, as exact functions of the value.
 
-Source: `specs/native-backends.md` 2.2 (Q8_K, Q8_0 as activations) and 3.6. Applied to the value, so only the *flips* such a
-rounding can suffer are noise (`specs/noise-rules.md` section 4, last rule, and 5.2).
+Source: `specs/native-backends.md` 2.2 (Q8_K, Q8_0, Q8_1 as activations) and 3.6. Applied to the value, so only the *flips* such a
+rounding can suffer are noise (`specs/noise-rules.md` section 4, last rule, and 5.2). A ``-simd`` policy is what ggml's x86 kernels
+compute (``arch/x86/quants.c`` and ``repack.cpp``: one division 127/max, halves to even) where the plain one is its scalar reference
+(``ggml-quants.c``: the inverse of max/127, halves away from zero); they differ in one bit of a few of a million values.
 """
 
 from __future__ import annotations
@@ -12,6 +14,34 @@ from numpy.typing import NDArray
 from oracle.floats import BF16, F16, F32
 from oracle.tensor import Array
 
+#: The format ggml's CPU kernels round activations to, by the weight's own (``vec_dot_type`` in ``ggml-cpu.c``). The tiled, the
+#: repacked and the ``llamafile_sgemm`` kernels read the same formats, so the table holds for every shape and number of rows.
+_GGML = {
+    "f64": "f32",
+    "f32": "f32",
+    "f16": "f16",
+    "bf16": "bf16",
+    **dict.fromkeys(("q4_0", "q5_0", "q8_0", "iq4_nl", "mxfp4"), "q8_0"),
+    **dict.fromkeys(("q4_1", "q5_1"), "q8_1"),
+    **dict.fromkeys(("q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "tq1_0", "tq2_0"), "q8_k"),
+    **dict.fromkeys(("iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s", "iq4_xs"), "q8_k"),
+}
+_SIMD = {"q8_0": "q8_0-simd", "q8_1": "q8_1-simd"}
+#: Policies that follow the weight: policy -> stored format of the weight -> policy.
+BY_WEIGHT = {"ggml": {stored: _SIMD.get(policy, policy) for stored, policy in _GGML.items()}, "ggml-scalar": _GGML}
+PLAIN = ("f32", "bf16", "f16", "q8_0", "q8_0-simd", "q8_1", "q8_1-simd", "q8_k")
+POLICIES = (*PLAIN, *BY_WEIGHT)
+
+
+def resolved(policy: str, stored: str) -> str:
+    """The plain policy of ``policy`` for a weight stored as ``stored``: itself unless it follows the weight."""
+    return BY_WEIGHT[policy][stored] if policy in BY_WEIGHT else policy
+
+
+def block(policy: str) -> int:
+    """Values that share one scale: 256 for Q8_K, 32 for the other quantised policies, 1 for the float ones."""
+    return 256 if policy == "q8_k" else 32 if policy.startswith("q8") else 1
+
 
 def apply(policy: str, x: Array) -> Array:
     """``x [..., k]`` as the policy's consumer sees it, float64."""
@@ -19,10 +49,20 @@ def apply(policy: str, x: Array) -> Array:
         return x
     if policy in ("bf16", "f16"):
         return (BF16 if policy == "bf16" else F16).round(x)
-    if policy in ("q8_0", "q8_k"):
-        with np.errstate(over="ignore"):
-            return _q8_0(x) if policy == "q8_0" else _q8_k(x)
-    raise ValueError(f"activation policy {policy!r} is unknown")
+    if policy not in PLAIN:
+        raise ValueError(f"activation policy {policy!r} is unknown")
+    with np.errstate(over="ignore"):
+        if policy == "q8_k":
+            return _q8_k(x)
+        d, q = _q8(policy, x)
+        return np.asarray((F16.round(d) * q).reshape(x.shape))
+
+
+def block_sums(policy: str, x: Array) -> Array:
+    """The second number of a Q8_1 block, which meets the minimum of the weight's block: ``f16(d Σq)`` [..., blocks], d not yet rounded."""
+    with np.errstate(over="ignore"):
+        d, q = _q8(policy, x)
+        return F16.round((d[..., 0] * q.sum(-1).astype(np.float32)).astype(np.float64))
 
 
 def step(policy: str, x: Array) -> Array:
@@ -31,9 +71,8 @@ def step(policy: str, x: Array) -> Array:
         return np.zeros_like(x)
     if policy in ("bf16", "f16"):
         return (BF16 if policy == "bf16" else F16).ulp(x)
-    width = 32 if policy == "q8_0" else 256
-    peak = np.abs(_blocks(x, width)).max(-1, keepdims=True) / 127
-    return np.asarray(np.broadcast_to(peak, _blocks(x, width).shape).reshape(x.shape))
+    peak = np.abs(_blocks(x, block(policy))).max(-1, keepdims=True) / 127
+    return np.asarray(np.broadcast_to(peak, _blocks(x, block(policy)).shape).reshape(x.shape))
 
 
 def flips(policy: str, x: Array, variance: Array) -> Array:
@@ -53,15 +92,16 @@ def _finite(inverse: NDArray[np.float32]) -> NDArray[np.float32]:
     return np.where(np.isfinite(inverse), inverse, np.float32(0))
 
 
-def _q8_0(x: Array) -> Array:
-    """d = max|x|/127 stored as f16 after q was formed from the unrounded d; q half away from zero."""
+def _q8(policy: str, x: Array) -> tuple[NDArray[np.float32], Array]:
+    """(d [..., blocks, 1] before its own rounding to f16, q [..., blocks, 32]): d = max|x|/127, q from the unrounded d."""
     b = F32.round(_blocks(x, 32)).astype(np.float32)
     peak = np.abs(b).max(-1, keepdims=True)
     d = peak / np.float32(127)
-    inverse = _finite(np.divide(np.float32(1), d, out=np.zeros_like(d), where=d > 0))
+    simd = policy.endswith("-simd")
+    over, by = (np.float32(127), peak) if simd else (np.float32(1), d)
+    inverse = _finite(np.divide(over, by, out=np.zeros_like(d), where=by > 0))
     scaled = (b * inverse).astype(np.float64)
-    q = np.copysign(np.floor(np.abs(scaled) + 0.5), scaled)
-    return np.asarray((F16.round(d) * q).reshape(x.shape))
+    return d, np.rint(scaled) if simd else np.copysign(np.floor(np.abs(scaled) + 0.5), scaled)
 
 
 def _q8_k(x: Array) -> Array:

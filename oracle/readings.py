@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from oracle import policies
 from oracle.arithmetic import Arithmetic
+from oracle.block_dot import BlockDot, narrowed, seen
 from oracle.floats import F32
 from oracle.kit import EXACT, Kit
 from oracle.ops.base import Operation, Variance, is_zero
@@ -78,17 +79,23 @@ class Exact:
 
 
 def consumed(A: Arithmetic, stage: Stage) -> Stage:
-    """The stage with its first input rounded as the arithmetic says its consumer does."""
+    """The stage with its inputs rounded as the arithmetic says its consumer does; a consumed stage stays as it is."""
+    if stage.op.name == "attention" and A.probabilities != "f32":
+        stage = replace(stage, params=stage.params | {"probabilities": A.probabilities})
     policy = A.used(stage.path)
-    if policy == "f32" or not isinstance(stage.args[0], Tensor):
+    if policy == "f32" or not stage.args or not isinstance(stage.args[0], Tensor):
         return stage
-    x = stage.args[0]
-    flat = x.data.reshape(len(x.data), -1).astype(np.float64)
-    seen = policies.apply(policy, flat).reshape(x.data.shape)
-    var: Array | float = 0.0
-    if not is_zero(x.total):
-        var = policies.flips(policy, flat, x.variance().reshape(flat.shape)).reshape(x.data.shape)
-    return replace(stage, args=(Tensor(seen.astype(x.data.dtype), x.axes, var), *stage.args[1:]))
+    x, *rest = stage.args
+    if stage.op.name == "linear":
+        policy = policies.resolved(policy, rest[0].stored)
+        if policy == "f32" or isinstance(rest[0], BlockDot):
+            return stage
+        return replace(stage, args=(*seen(policy, x, rest[0]), *rest[1:]))
+    if policy in policies.BY_WEIGHT:
+        return stage
+    if stage.op.name == "cells":
+        return replace(stage, args=tuple(narrowed(policy, part) for part in stage.args))
+    return replace(stage, args=(narrowed(policy, x), *rest))
 
 
 @dataclass
@@ -164,16 +171,18 @@ class Sampled:
     """Float64 with every operation's own error drawn from its own rule: the spread of healthy runs, *with* correlations.
 
     ``own`` maps (step, path) to `OwnNoise` (from `Survey`, computed once and shared by all seeds); a stage it lacks has none.
+    ``arithmetic``: whose policies round what a stage consumes, so that a drawn error flips what it would flip.
     """
 
-    def __init__(self, own: Mapping[tuple[int, str], OwnNoise], seed: int) -> None:
-        self.own = own
+    def __init__(self, own: Mapping[tuple[int, str], OwnNoise], seed: int, arithmetic: Arithmetic | None = None) -> None:
+        self.own, self.arithmetic = own, arithmetic
         self.rng = np.random.default_rng(seed)
 
     def lift(self, data: Any, axes: Axes) -> Tensor:
         return Tensor(np.asarray(data, np.float64), axes)
 
     def apply(self, stage: Stage) -> Tensor:
+        stage = stage if self.arithmetic is None else consumed(self.arithmetic, stage)
         y = stage.op.formula(EXACT, *values(stage.args), **stage.params)
         own = None if stage.op.kind == "choice" else self.own.get(stage.key)
         if own is not None:

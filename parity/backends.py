@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from oracle.arithmetic import PRESETS
+from parity.adapters import ADAPTERS, Adapter
 from parity.candidates import LIBRARIES
 
 
@@ -15,7 +16,14 @@ def survey() -> list[dict[str, Any]]:
         for name, a in PRESETS.items()
         if name != "cpu"
     ]
-    return [{"name": "f64", "ready": True, "about": "NumPy float64: the oracle itself"}, *numpy, *(_library(name) for name in LIBRARIES)]
+    oracle = {"name": "f64", "ready": True, "about": "NumPy float64: the oracle itself"}
+    return [oracle, *numpy, *(_library(name) for name in LIBRARIES), *(_adapter(a) for a in ADAPTERS.values())]
+
+
+def _adapter(adapter: Adapter) -> dict[str, Any]:
+    reason = adapter.missing()
+    about = reason or f"{adapter.distribution} {adapter.version}, host, judged as {adapter.arithmetic}"
+    return {"name": adapter.name, "ready": reason is None, "about": about}
 
 
 def _library(name: str) -> dict[str, Any]:

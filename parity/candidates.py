@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from oracle import arithmetic as arithmetics
 from oracle.arithmetic import Arithmetic
 from oracle.readings import Exact, Faulty, Reading, Rounded
+from parity.adapters import ADAPTERS
 from parity.case import Case
 from parity.errors import UsageError
 
@@ -23,28 +24,34 @@ ENTRIES = ("auto", "op", "fused")
 
 @dataclass(frozen=True)
 class Candidate:
-    """A parsed ``--candidate``: ``kind`` is numpy, library or callable."""
+    """A parsed ``--candidate``: ``kind`` is numpy, library, adapter or callable. ``mapping``: a file in place of an adapter's own."""
 
     spec: str
     kind: str
     entry: str = "auto"
+    mapping: str | None = None
 
     @property
     def name(self) -> str:
         return self.spec if self.entry == "auto" else f"{self.spec} ({self.entry})"
 
 
-def parse(spec: str, entry: str = "auto") -> Candidate:
-    """``f32 … | f64 | cpu | PATH.so | module:callable``; `UsageError` lists what is known."""
+def parse(spec: str, entry: str = "auto", mapping: str | None = None) -> Candidate:
+    """``f32 … | f64 | cpu | PATH.so | llama.cpp | module:callable``; `UsageError` lists what is known."""
     if entry not in ENTRIES:
         raise UsageError(f"entry {entry!r}: expected one of {', '.join(ENTRIES)}")
     if spec in LIBRARIES or spec.endswith((".so", ".dylib")):
         return Candidate(spec, "library", entry)
     if spec == "f64" or spec in NUMPY:
         return Candidate(spec, "numpy")
+    if spec in ADAPTERS:
+        return Candidate(spec, "adapter", mapping=mapping)
+    if mapping is not None:
+        raise UsageError(f"--mapping: only an adapter has one ({', '.join(ADAPTERS)}), {spec!r} is none")
     if ":" in spec:
         return Candidate(spec, "callable")
-    raise UsageError(f"candidate {spec!r} is unknown: expected {', '.join((*LIBRARIES, 'f64', *NUMPY))}, a PATH.so, or module:callable")
+    known = ", ".join((*LIBRARIES, "f64", *NUMPY, *ADAPTERS))
+    raise UsageError(f"candidate {spec!r} is unknown: expected {known}, a PATH.so, or module:callable")
 
 
 def declared(candidate: Candidate, text: str | None) -> Arithmetic:
@@ -53,6 +60,8 @@ def declared(candidate: Candidate, text: str | None) -> Arithmetic:
         return arithmetics.named(text)
     if candidate.kind == "numpy" and candidate.spec in NUMPY:
         return arithmetics.named(candidate.spec)
+    if candidate.kind == "adapter":
+        return arithmetics.named(ADAPTERS[candidate.spec].arithmetic)
     return arithmetics.named("cpu") if candidate.spec == "cpu" else arithmetics.named("f32")
 
 
@@ -60,6 +69,10 @@ def execute(candidate: Candidate, case: Case, out: Path, fault: str | None, thre
     """Run the candidate on the case in this process and leave a dump at ``out``."""
     if candidate.kind == "callable":
         _call(candidate.spec, case, out)
+    elif candidate.kind == "adapter":
+        if fault is not None:
+            raise UsageError(f"--fault: {candidate.spec} cannot be edited from outside; plant faults in cpu or a NumPy candidate")
+        ADAPTERS[candidate.spec].run(case, out, threads, Path(candidate.mapping) if candidate.mapping else None)
     elif candidate.kind == "numpy":
         _numpy(candidate, case, out, fault)
     else:

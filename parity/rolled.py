@@ -88,7 +88,7 @@ class Rolled:
             # Behind another choice no spread means anything: all members take the branch that was judged.
             return self.exact[stage.key][1] if stage.op.kind == "choice" else y
 
-        run(self.case, Sampled(survey.own, seed), tape)
+        run(self.case, Sampled(survey.own, seed, self.arithmetic), tape)
         return spread
 
     def _keep(self, stage: Stage, y: Tensor, reading: Reading) -> Tensor:

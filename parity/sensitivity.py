@@ -15,7 +15,7 @@ from oracle import faults
 from oracle.arithmetic import Arithmetic
 from oracle.faults import FaultError
 from oracle.kit import EXACT
-from oracle.readings import Fault, Noise, Reading, Stage, values
+from oracle.readings import Fault, Noise, Reading, Stage, consumed, values
 from oracle.tensor import Array, Tensor
 from parity import limits
 from parity.case import Case
@@ -91,6 +91,7 @@ class _Ledger:
             return
         if knob.startswith("window") and (stage.params["visible"].window is None or stage.params["visible"].rule in ("none", "SINK_RING")):
             return
+        edited = consumed(self.arithmetic, edited)
         wrong = stage.op.formula(EXACT, *values(edited.args), **edited.params)
         difference = np.abs(wrong - y.data)
         with np.errstate(divide="ignore", invalid="ignore"):

@@ -39,6 +39,9 @@ def main(argv: list[str]) -> int:
     except (UsageError, ArtifactError, DialectError, DeclarationError, ContextError, FaultError) as e:
         print(PREFIX + str(e), file=sys.stderr)
         return 2
+    except CandidateError as e:
+        print(PREFIX + str(e), file=sys.stderr)
+        return 4
     except Exception as e:
         if type(e).__name__ != "NativeError":
             raise

@@ -39,6 +39,8 @@ def _vocabulary(model: Model) -> dict[str, Typed]:
     return {
         "tokenizer.ggml.model": Typed("string", "gpt2"),
         "tokenizer.ggml.tokens": Typed("array of string", [f"<{n}>" for n in range(model.vocab)]),
+        # Nothing merges; llama.cpp refuses a byte-level vocabulary without the list.
+        "tokenizer.ggml.merges": Typed("array of string", []),
         "tokenizer.ggml.eos_token_id": _u32(1),
     }
 

@@ -13,11 +13,13 @@ from numpy.typing import NDArray
 
 from oracle import summation
 from oracle.arithmetic import Arithmetic
+from oracle.floats import FORMATS
 from oracle.kit import Kit, Values
 from oracle.ops.base import Array, Operation, Tensor, Variance, Where, axes_of_first, gamma, is_zero, shape_of_first
 from oracle.recipes import Visible
 
 _EXP_ULPS = 1.0
+_FLIP_REACH = 8.0  # standard deviations from a rounding midpoint within which a stored probability may fall on either side
 
 
 def _group(q: NDArray[Any], k: NDArray[Any]) -> int:
@@ -26,8 +28,11 @@ def _group(q: NDArray[Any], k: NDArray[Any]) -> int:
     return int(q.shape[1] // k.shape[1])
 
 
-def formula(F: Kit, q: Values, k: Values, v: Values, *, visible: Visible, scale: float) -> Values:
-    """q [row, head, dim], k and v [cell, kv head, dim] -> [row, head, dim]."""
+def formula(F: Kit, q: Values, k: Values, v: Values, *, visible: Visible, scale: float, probabilities: str = "f32") -> Values:
+    """q [row, head, dim], k and v [cell, kv head, dim] -> [row, head, dim].
+
+    ``probabilities``: bf16 or f16 where the normalised probabilities are rounded to it before they meet the values.
+    """
     out = np.zeros(q.shape, F.dtype)
     seen, g = visible.matrix(), _group(q, k)
     rows = seen.any(1)
@@ -35,7 +40,11 @@ def formula(F: Kit, q: Values, k: Values, v: Values, *, visible: Visible, scale:
         scores = F.dot(q[rows, h], k[:, h // g]) * F.dtype.type(scale)
         scores = np.where(seen[rows], scores, F.dtype.type(-np.inf))
         e = np.exp(scores - scores.max(-1, keepdims=True))
-        out[rows, h] = F.dot(e, v[:, h // g].T) / F.sum(e)[:, None]
+        total = F.sum(e)[:, None]
+        if probabilities == "f32":
+            out[rows, h] = F.dot(e, v[:, h // g].T) / total
+        else:
+            out[rows, h] = F.dot(F.cast(FORMATS[probabilities].round(e / total)), v[:, h // g].T)
     return out
 
 
@@ -83,7 +92,9 @@ def _grouped_square(p: Array, groups: NDArray[np.intp] | None) -> Array:
     return np.asarray(p * sums[groups].T)
 
 
-def noise(A: Arithmetic, y: Array, q: Tensor, k: Tensor, v: Tensor, *, visible: Visible, scale: float) -> Variance:
+def noise(
+    A: Arithmetic, y: Array, q: Tensor, k: Tensor, v: Tensor, *, visible: Visible, scale: float, probabilities: str = "f32"
+) -> Variance:
     n = visible.matrix().sum(1)[:, None].astype(float)
     a_d, b_d = A.energy(q.data.shape[2])
     a_c, b_c = A.energy(k.data.shape[0])
@@ -95,10 +106,13 @@ def noise(A: Arithmetic, y: Array, q: Tensor, k: Tensor, v: Tensor, *, visible: 
     for h, head in enumerate(_heads(y, q, k, v, visible, scale)):
         score_own = A.w3 * (a_d * head.s**2 + b_d * scale**2 * (head.q**2 @ (head.k**2).T) + (0 if power_of_two else head.s**2))
         score_own = score_own + A.w3 * (head.shifted**2 + 4 * _EXP_ULPS**2)
-        own[:, h] = _through_softmax(head.p**2 * score_own, head)
+        if probabilities == "f32":
+            own[:, h] = _through_softmax(head.p**2 * score_own, head)
+        else:
+            own[:, h] = _flip_variance(probabilities, head.p, score_own + A.w3 * (n / 3 + 4)) @ np.square(head.v)
         weighted = np.square(head.p) @ np.square(head.v)
         own[:, h] += A.w3 * (a_c * head.o**2 + b_c * weighted + head.o**2)
-        common[:, h] = head.o**2 * A.w3 * (n / 3 + 2)
+        common[:, h] = head.o**2 * A.w3 * (n / 3 + 2) if probabilities == "f32" else 0.0
         own[:, h] += common[:, h]
         if noisy_q:
             inherited[:, h] += _through_softmax(head.p**2 * _query_scores(q.variance()[:, h], head, scale), head)
@@ -107,7 +121,18 @@ def noise(A: Arithmetic, y: Array, q: Tensor, k: Tensor, v: Tensor, *, visible: 
             inherited[:, h] += _through_softmax(_grouped_square(head.p, groups) * keys, head)
         if noisy_v:
             inherited[:, h] += _grouped_square(head.p, groups) @ v.variance()[:, h // g]
+        if probabilities != "f32" and (noisy_q or noisy_k):
+            inherited[:, h] += np.where(head.p > 0, np.square(FORMATS[probabilities].ulp(head.p)), 0.0) @ np.square(head.v) / 6
     return Variance(inherited if noisy_q or noisy_k or noisy_v else 0.0, own, common)
+
+
+def _flip_variance(store: str, p: Array, relative: Array) -> Array:
+    """What rounding probabilities leaves of their own error, of variance ``relative`` (to p): nothing, but where one lies so near a
+    midpoint that it may round to either side. Such a flip is one step of the store, twice the deviation allowed for it."""
+    step = FORMATS[store].ulp(p)
+    from_midpoint = np.abs(p / step - np.floor(p / step) - 0.5) * step
+    near = (p > 0) & (from_midpoint <= _FLIP_REACH * p * np.sqrt(relative))
+    return np.where(near, np.square(step / 2), 0.0)
 
 
 def _query_scores(vq: Array, head: _Head, scale: float) -> Array:
@@ -122,8 +147,19 @@ def _through_softmax(w: Array, head: _Head) -> Array:
     return np.asarray(np.maximum((w @ head.v**2) - 2 * (w @ head.v) * head.o + w.sum(-1, keepdims=True) * head.o**2, 0))
 
 
-def bound(A: Arithmetic, y: Array, where: Where, q: Tensor, k: Tensor, v: Tensor, *, visible: Visible, scale: float) -> Array:
-    """T_det of 5.7.9 at the suspects, for any order and either softmax (two-pass or online)."""
+def bound(
+    A: Arithmetic,
+    y: Array,
+    where: Where,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    visible: Visible,
+    scale: float,
+    probabilities: str = "f32",
+) -> Array:
+    """T_det of 5.7.9 at the suspects, for any order and either softmax (two-pass or online); a stored probability may be one step off."""
     u = 2.0**-24
     heads = _heads(y, q, k, v, visible, scale)
     seen = visible.matrix()
@@ -144,10 +180,24 @@ def bound(A: Arithmetic, y: Array, where: Where, q: Tensor, k: Tensor, v: Tensor
         chain = gamma(n + 2 * passes + 2)
         scores = (p * e * np.abs(values - o)).sum() / (1 - reach)
         out[i] = scores + (chain * (p * np.abs(values)).sum() + (chain + 2 * u) * abs(o)) * (1 + reach)
+        if probabilities != "f32":
+            out[i] += FORMATS[probabilities].ulp(p) @ np.abs(values)
     return out
 
 
-def rejudge(A: Arithmetic, order: str, y: Array, where: Where, q: Tensor, k: Tensor, v: Tensor, *, visible: Visible, scale: float) -> Array:
+def rejudge(
+    A: Arithmetic,
+    order: str,
+    y: Array,
+    where: Where,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    visible: Visible,
+    scale: float,
+    probabilities: str = "f32",
+) -> Array:
     """Own variance at the suspects from the exact partial sums of the scores, the normaliser and the weighted sum."""
     heads = _heads(y, q, k, v, visible, scale)
     seen = visible.matrix()
@@ -159,10 +209,12 @@ def rejudge(A: Arithmetic, order: str, y: Array, where: Where, q: Tensor, k: Ten
         score = np.square(summation.partial_sums(products, order)).sum(-1) + product * np.square(products).sum(-1)
         score = score + head.s[row, see] ** 2 + head.shifted[row, see] ** 2 + 4 * _EXP_ULPS**2
         p, o, values = head.p[row, see], head.o[row, d], head.v[see, d]
-        total = np.square(p * (values - o)) @ score
-        total += np.square(summation.partial_sums((p * values)[None], order)).sum() + product * np.square(p * values).sum()
-        total += o**2 * (np.square(summation.partial_sums(p[None], order)).sum() + 3)
-        out[i] = A.w3 * total
+        normaliser = np.square(summation.partial_sums(p[None], order)).sum() + 3
+        total = np.square(summation.partial_sums((p * values)[None], order)).sum() + product * np.square(p * values).sum()
+        if probabilities == "f32":
+            out[i] = A.w3 * (total + np.square(p * (values - o)) @ score + o**2 * normaliser)
+        else:
+            out[i] = A.w3 * total + _flip_variance(probabilities, p, A.w3 * (score + normaliser)) @ np.square(values)
     return out
 
 

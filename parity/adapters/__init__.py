@@ -1,0 +1,66 @@
+"""Adapters: real engines as candidates. Each runs its engine on a case and leaves a dump, and declares the engine's arithmetic."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module, metadata, util
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from parity.errors import UsageError
+
+if TYPE_CHECKING:
+    from parity.case import Case
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """``module`` has ``run(case, out, threads, mapping)``; ``package`` is what it imports, ``distribution`` what pip calls it.
+
+    ``arithmetic``: the preset that the engine is judged under where none is named. ``about``: one line for a person.
+    """
+
+    name: str
+    module: str
+    package: str
+    distribution: str
+    extra: str
+    arithmetic: str
+    about: str
+
+    def missing(self) -> str | None:
+        """Why the adapter cannot run here and what to do, or None."""
+        if util.find_spec(self.package) is not None:
+            return None
+        return f"the Python package {self.distribution} is not installed: pip install 'dflash-parity-lab[{self.extra}]' ({self.about})"
+
+    @property
+    def version(self) -> str:
+        try:
+            return metadata.version(self.distribution)
+        except metadata.PackageNotFoundError:
+            return "of unknown version"
+
+    def run(self, case: Case, out: Path, threads: int = 0, mapping: Path | None = None) -> None:
+        """Run the engine on ``case`` in this process, leave a dump at ``out``. `UsageError`: it is absent, or the case is not for it."""
+        reason = self.missing()
+        if reason is not None:
+            raise UsageError(f"candidate {self.name}: {reason}")
+        module: Any = import_module(self.module)
+        module.run(case, out, threads, mapping)
+
+
+ADAPTERS = {
+    a.name: a
+    for a in (
+        Adapter(
+            "llama.cpp",
+            "parity.adapters.llama_cpp",
+            "llama_cpp",
+            "llama-cpp-python",
+            "llama",
+            "llama.cpp-cpu",
+            "it compiles llama.cpp: about 15 minutes of one core, a C++ compiler and CMake",
+        ),
+    )
+}

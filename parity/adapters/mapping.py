@@ -1,0 +1,217 @@
+"""Mapping files: which of an engine's tensors is which stage, how its axes lie, and which tensors are knowingly left out.
+
+A mapping is a TOML file (`docs/engines.md` describes it); shipped ones lie in ``mappings/ENGINE.FAMILY.toml``. Nothing is passed over
+silently: a tensor without a rule is reported, and so is a rule that no tensor met.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oracle.recipes import ROPE_STYLES
+from parity.errors import UsageError
+
+SCHEMA = "dflash-parity-mapping/1"
+SHIPPED = Path(__file__).parent / "mappings"
+MAX_BYTES, MAX_RULES, MAX_LAYER = 1 << 20, 4096, 1 << 16
+AXES = ("row", "cell", "head", "dim", "vocab", "expert")
+TOP = {"schema", "engine", "family", "layer_base", "map", "ignore"}
+MAP, IGNORE = {"name", "stage", "axes", "op", "source", "pairs"}, {"name", "reason", "op"}
+
+
+class MappingError(UsageError):
+    """A mapping file that is not one, or a tensor that does not fit its rule."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """``pattern`` matches a tensor's whole name and captures its layer; ``op`` and ``source`` (its first input's name) narrow it.
+
+    ``axes``: of the recorded tensor, slowest first; ``head.dim`` is one axis that holds two. ``pairs``: how its rotated dims pair.
+    """
+
+    pattern: re.Pattern[str]
+    name: str
+    stage: str
+    axes: tuple[str, ...] = ()
+    op: str | None = None
+    source: str | None = None
+    pairs: str | None = None
+
+    def matches(self, name: str, op: str, source: str) -> re.Match[str] | None:
+        if (self.op is not None and self.op != op) or (self.source is not None and self.source != source):
+            return None
+        return self.pattern.fullmatch(name)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a tensor goes: the stage's path, and the rule that says so."""
+
+    path: str
+    rule: Rule
+
+
+@dataclass
+class Mapping:
+    """The rules of one engine and family, and what became of them in a run: ``met`` and ``unmapped`` count tensors by name."""
+
+    file: Path
+    engine: str
+    family: str
+    layer_base: int
+    rules: tuple[Rule, ...]
+    ignored: tuple[Rule, ...]
+    met: Counter[str] = field(default_factory=Counter)
+    unmapped: Counter[str] = field(default_factory=Counter)
+
+    def place(self, name: str, op: str = "", source: str = "") -> Place | None:
+        """The stage of the tensor ``name`` that ``op`` makes from ``source``, or None (ignored, or counted as unmapped)."""
+        found = [(rule, match) for rule in self.rules if (match := rule.matches(name, op, source))]
+        if len(found) > 1:
+            both = " and ".join(repr(rule.stage) for rule, _ in found)
+            raise MappingError(f"{self.file}: the tensor {name!r} ({op}) is mapped twice, to {both}: narrow one with op or source")
+        if not found:
+            if not any(rule.matches(name, op, source) for rule in self.ignored):
+                self.unmapped[f"{re.sub(r'[0-9]+', '{n}', name)} ({op})"] += 1
+            return None
+        rule, match = found[0]
+        self.met[rule.name + rule.stage] += 1
+        layer = match.groupdict().get("layer")
+        return Place(rule.stage if layer is None else rule.stage.replace("{layer}", str(int(layer) - self.layer_base)), rule)
+
+    @property
+    def unmet(self) -> list[str]:
+        """Stages whose rule no tensor met."""
+        return [rule.stage for rule in self.rules if not self.met[rule.name + rule.stage]]
+
+
+def load_mapping(file: Path) -> Mapping:
+    """Read and check a mapping file. `MappingError` names the place and what was expected."""
+    try:
+        if file.stat().st_size > MAX_BYTES:
+            raise MappingError(f"{file}: larger than {MAX_BYTES} bytes: not a mapping")
+        raw = tomllib.loads(file.read_text())
+    except OSError as e:
+        raise MappingError(f"{file}: cannot be read: {e.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as e:
+        raise MappingError(f"{file}: not TOML: {e}") from None
+    if raw.get("schema") != SCHEMA:
+        raise MappingError(f"{file}: expected schema = {SCHEMA!r}, found {raw.get('schema')!r}")
+    _known(file, "the file", raw, TOP)
+    base = raw.get("layer_base", 0)
+    if base not in (0, 1) or isinstance(base, bool):
+        raise MappingError(f"{file}: layer_base: expected 0 or 1, found {base!r}")
+    rules = tuple(_rule(file, i, r) for i, r in enumerate(_tables(file, raw, "map")))
+    ignored = tuple(_ignored(file, i, r) for i, r in enumerate(_tables(file, raw, "ignore")))
+    for stage, count in Counter(r.stage for r in rules).items():
+        if count > 1:
+            raise MappingError(f"{file}: the stage {stage!r} has {count} rules; expected one")
+    return Mapping(file, _text(file, "the file", raw, "engine"), _text(file, "the file", raw, "family"), base, rules, ignored)
+
+
+def shipped(engine: str, family: str) -> Mapping:
+    """The mapping in the package for ``engine`` and ``family``. `MappingError` lists the families there are."""
+    file = SHIPPED / f"{engine}.{family}.toml"
+    if not file.exists():
+        known = sorted(f.stem.removeprefix(f"{engine}.") for f in SHIPPED.glob(f"{engine}.*.toml"))
+        raise MappingError(f"no mapping of {engine} tensors for {family}: there are {', '.join(known)}; write one (--mapping FILE)")
+    return load_mapping(file)
+
+
+def arranged(
+    where: str, values: NDArray[Any], place: Place, axes: tuple[str, ...], shape: tuple[int, ...], style: str | None
+) -> NDArray[Any]:
+    """``values``, axes as the rule says, as the stage has them: ``axes`` and ``shape``. A cache's spare cells are cut off.
+
+    ``style``: how the oracle pairs rotated dims; a rule with other ``pairs`` is put in that order. `MappingError` where it does not fit.
+    """
+    rule = place.rule
+    if values.ndim != len(rule.axes):
+        raise MappingError(f"{where}: has {values.ndim} axes {list(values.shape)}, the mapping names {', '.join(rule.axes)}")
+    have = tuple(part for axis in rule.axes for part in axis.split("."))
+    if sorted(have) != sorted(axes):
+        raise MappingError(f"{where}: mapped with the axes {', '.join(rule.axes)}; {place.path} has {', '.join(axes)}")
+    want = dict(zip(axes, shape, strict=True))
+    cut = values[tuple(slice(want[a]) if a == "cell" else slice(None) for a in rule.axes)]
+    for axis, size in zip(rule.axes, cut.shape, strict=True):
+        expected = int(np.prod([want[part] for part in axis.split(".")]))
+        if size != expected:
+            raise MappingError(f"{where}: its axis {axis} has {size} entries, {place.path} has {expected}")
+    split = cut.reshape([want[a] for a in have])
+    moved = np.ascontiguousarray(split.transpose([have.index(a) for a in axes]))
+    return moved if rule.pairs in (None, style) or style is None else _repaired(moved, style)
+
+
+def _repaired(x: NDArray[Any], style: str) -> NDArray[Any]:
+    """The last axis from the other pairing into ``style``: neighbours apart by half the width, or the halves interleaved."""
+    if style == "neox":
+        return np.ascontiguousarray(np.concatenate([x[..., 0::2], x[..., 1::2]], -1))
+    half = x.shape[-1] // 2
+    return np.ascontiguousarray(np.stack([x[..., :half], x[..., half:]], -1).reshape(x.shape))
+
+
+def _tables(file: Path, raw: dict[str, Any], key: str) -> list[dict[str, Any]]:
+    tables = raw.get(key, [])
+    if not isinstance(tables, list) or len(tables) > MAX_RULES or not all(isinstance(t, dict) for t in tables):
+        raise MappingError(f"{file}: {key}: expected at most {MAX_RULES} tables [[{key}]]")
+    return tables
+
+
+def _rule(file: Path, index: int, raw: dict[str, Any]) -> Rule:
+    where = f"[[map]] number {index + 1}"
+    _known(file, where, raw, MAP)
+    name, stage = _text(file, where, raw, "name"), _text(file, where, raw, "stage")
+    where = f"[[map]] {name!r}"
+    if ("{layer}" in name) != ("{layer}" in stage):
+        raise MappingError(f"{file}: {where}: expected {{layer}} in both name and stage, or in neither; the stage is {stage!r}")
+    axes = raw.get("axes")
+    parts = [part for axis in axes for part in str(axis).split(".")] if isinstance(axes, list) else []
+    if not isinstance(axes, list) or not parts or any(p not in AXES for p in parts) or len(set(parts)) != len(parts):
+        raise MappingError(f"{file}: {where}: axes: expected different names of {', '.join(AXES)}, slowest first, found {axes!r}")
+    pairs = raw.get("pairs")
+    if pairs not in (None, *ROPE_STYLES):
+        raise MappingError(f"{file}: {where}: pairs: expected {' or '.join(ROPE_STYLES)}, found {pairs!r}")
+    op, source = (_text(file, where, raw, key) if key in raw else None for key in ("op", "source"))
+    return Rule(_pattern(file, where, name), name, stage, tuple(axes), op, source, pairs)
+
+
+def _ignored(file: Path, index: int, raw: dict[str, Any]) -> Rule:
+    where = f"[[ignore]] number {index + 1}"
+    _known(file, where, raw, IGNORE)
+    name = _text(file, where, raw, "name")
+    _text(file, where, raw, "reason")
+    return Rule(_pattern(file, where, name), name, "", op=_text(file, where, raw, "op") if "op" in raw else None)
+
+
+def _pattern(file: Path, where: str, name: str) -> re.Pattern[str]:
+    """``{layer}`` and ``{n}`` stand for a number, ``{any}`` for anything; the rest is literal."""
+    found = re.split(r"(\{[^}]*\})", name)
+    kinds = {"{layer}": r"(?P<layer>[0-9]{1,5})", "{n}": "[0-9]+", "{any}": ".*"}
+    for part in found:
+        if part.startswith("{") and part not in kinds:
+            raise MappingError(f"{file}: {where}: expected {', '.join(kinds)} in a name, found {part}")
+    if name.count("{layer}") > 1:
+        raise MappingError(f"{file}: {where}: expected {{layer}} once, found {name!r}")
+    return re.compile("".join(kinds.get(part, re.escape(part)) for part in found))
+
+
+def _known(file: Path, where: str, raw: dict[str, Any], known: set[str]) -> None:
+    unknown = sorted(raw.keys() - known)
+    if unknown:
+        raise MappingError(f"{file}: {where}: unknown key {unknown[0]!r}; expected {', '.join(sorted(known))}")
+
+
+def _text(file: Path, where: str, raw: dict[str, Any], key: str) -> str:
+    value = raw.get(key)
+    if not isinstance(value, str) or not value:
+        raise MappingError(f"{file}: {where}: {key}: expected text, found {value!r}")
+    return value
