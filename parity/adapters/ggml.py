@@ -96,7 +96,7 @@ class Ggml:
         return str(self._library.ggml_type_name(tensor.type).decode())
 
     def values(self, tensor: Tensor) -> tuple[NDArray[Any], str]:
-        """A copy of the tensor's values, slowest axis first, axes of one entry at the front left out, and the name of its type.
+        """A copy of the tensor's values, all four axes, the slowest first, and the name of its type.
 
         ValueError for a type that holds no plain numbers, or data that is not in host memory.
         """
@@ -107,6 +107,4 @@ class Ggml:
         shape, strides = [int(n) for n in tensor.ne], [int(n) for n in tensor.nb]
         reach = sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) + np.dtype(DTYPES[kind]).itemsize
         memory = (ctypes.c_uint8 * reach).from_address(tensor.data)
-        view = np.ndarray(shape[::-1], DTYPES[kind], memoryview(memory), 0, strides[::-1])
-        first = next((i for i, n in enumerate(view.shape) if n != 1), 3)
-        return view[(0,) * first].copy(), kind
+        return np.ndarray(shape[::-1], DTYPES[kind], memoryview(memory), 0, strides[::-1]).copy(), kind

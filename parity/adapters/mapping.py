@@ -1,6 +1,6 @@
 """Mapping files: which of an engine's tensors is which stage, how its axes lie, and which tensors are knowingly left out.
 
-A mapping is a TOML file (`docs/engines.md` describes it); shipped ones lie in ``mappings/ENGINE.FAMILY.toml``. Nothing is passed over
+A mapping is a TOML file (`docs/engines.md` describes it); shipped ones lie in ``mappings/ENGINE.FAMILY.ROLE.toml``. Nothing is passed over
 silently: a tensor without a rule is reported, and so is a rule that no tensor met.
 """
 
@@ -23,8 +23,9 @@ SCHEMA = "dflash-parity-mapping/1"
 SHIPPED = Path(__file__).parent / "mappings"
 MAX_BYTES, MAX_RULES, MAX_LAYER = 1 << 20, 4096, 1 << 16
 AXES = ("row", "cell", "head", "dim", "vocab", "expert")
-TOP = {"schema", "engine", "family", "layer_base", "map", "ignore"}
-MAP, IGNORE = {"name", "stage", "axes", "op", "source", "pairs"}, {"name", "reason", "op"}
+TOP = {"schema", "engine", "family", "role", "layer_base", "map", "ignore"}
+MAP, IGNORE = {"name", "stage", "axes", "op", "source", "step", "pairs"}, {"name", "reason", "op"}
+STEPS = ("append", "propose", "window")
 
 
 class MappingError(UsageError):
@@ -33,7 +34,9 @@ class MappingError(UsageError):
 
 @dataclass(frozen=True)
 class Rule:
-    """``pattern`` matches a tensor's whole name and captures its layer; ``op`` and ``source`` (its first input's name) narrow it.
+    """``pattern`` matches a tensor's whole name; ``op``, ``source`` (the name of one of its inputs) and ``step`` (the kind) narrow it.
+
+    The layer is captured from the name or from the source.
 
     ``axes``: of the recorded tensor, slowest first; ``head.dim`` is one axis that holds two. ``pairs``: how its rotated dims pair.
     """
@@ -43,13 +46,19 @@ class Rule:
     stage: str
     axes: tuple[str, ...] = ()
     op: str | None = None
-    source: str | None = None
+    source: re.Pattern[str] | None = None
+    step: str | None = None
     pairs: str | None = None
 
-    def matches(self, name: str, op: str, source: str) -> re.Match[str] | None:
-        if (self.op is not None and self.op != op) or (self.source is not None and self.source != source):
+    def matches(self, name: str, op: str, sources: tuple[str, ...], step: str) -> dict[str, str] | None:
+        """What the name and the source captured, or None where the rule is not about this tensor."""
+        found = self.pattern.fullmatch(name)
+        if found is None or self.op not in (None, op) or self.step not in (None, step):
             return None
-        return self.pattern.fullmatch(name)
+        if self.source is None:
+            return found.groupdict()
+        source = next((match for s in sources if (match := self.source.fullmatch(s))), None)
+        return None if source is None else found.groupdict() | source.groupdict()
 
 
 @dataclass(frozen=True)
@@ -67,25 +76,26 @@ class Mapping:
     file: Path
     engine: str
     family: str
+    role: str
     layer_base: int
     rules: tuple[Rule, ...]
     ignored: tuple[Rule, ...]
     met: Counter[str] = field(default_factory=Counter)
     unmapped: Counter[str] = field(default_factory=Counter)
 
-    def place(self, name: str, op: str = "", source: str = "") -> Place | None:
-        """The stage of the tensor ``name`` that ``op`` makes from ``source``, or None (ignored, or counted as unmapped)."""
-        found = [(rule, match) for rule in self.rules if (match := rule.matches(name, op, source))]
+    def place(self, name: str, op: str = "", sources: tuple[str, ...] = (), step: str = "window") -> Place | None:
+        """The stage of the tensor ``name`` that ``op`` makes from ``sources``, or None (ignored, or counted as unmapped)."""
+        found = [(rule, groups) for rule in self.rules if (groups := rule.matches(name, op, sources, step)) is not None]
         if len(found) > 1:
             both = " and ".join(repr(rule.stage) for rule, _ in found)
             raise MappingError(f"{self.file}: the tensor {name!r} ({op}) is mapped twice, to {both}: narrow one with op or source")
         if not found:
-            if not any(rule.matches(name, op, source) for rule in self.ignored):
+            if not any(rule.matches(name, op, sources, step) is not None for rule in self.ignored):
                 self.unmapped[f"{re.sub(r'[0-9]+', '{n}', name)} ({op})"] += 1
             return None
-        rule, match = found[0]
+        rule, groups = found[0]
         self.met[rule.name + rule.stage] += 1
-        layer = match.groupdict().get("layer")
+        layer = groups.get("layer")
         return Place(rule.stage if layer is None else rule.stage.replace("{layer}", str(int(layer) - self.layer_base)), rule)
 
     @property
@@ -115,26 +125,30 @@ def load_mapping(file: Path) -> Mapping:
     for stage, count in Counter(r.stage for r in rules).items():
         if count > 1:
             raise MappingError(f"{file}: the stage {stage!r} has {count} rules; expected one")
-    return Mapping(file, _text(file, "the file", raw, "engine"), _text(file, "the file", raw, "family"), base, rules, ignored)
+    engine, family, role = (_text(file, "the file", raw, key) for key in ("engine", "family", "role"))
+    return Mapping(file, engine, family, role, base, rules, ignored)
 
 
-def shipped(engine: str, family: str) -> Mapping:
-    """The mapping in the package for ``engine`` and ``family``. `MappingError` lists the families there are."""
-    file = SHIPPED / f"{engine}.{family}.toml"
+def shipped(engine: str, family: str, role: str) -> Mapping:
+    """The mapping in the package for ``engine``, ``family`` and ``role``. `MappingError` lists those there are."""
+    file = SHIPPED / f"{engine}.{family}.{role}.toml"
     if not file.exists():
-        known = sorted(f.stem.removeprefix(f"{engine}.") for f in SHIPPED.glob(f"{engine}.*.toml"))
-        raise MappingError(f"no mapping of {engine} tensors for {family}: there are {', '.join(known)}; write one (--mapping FILE)")
+        known = sorted(f.stem.removeprefix(f"{engine}.").replace(".", " ") for f in SHIPPED.glob(f"{engine}.*.toml"))
+        raise MappingError(f"no mapping of {engine} tensors for a {family} {role}: there are {', '.join(known)}; name one with --mapping")
     return load_mapping(file)
 
 
 def arranged(
     where: str, values: NDArray[Any], place: Place, axes: tuple[str, ...], shape: tuple[int, ...], style: str | None
 ) -> NDArray[Any]:
-    """``values``, axes as the rule says, as the stage has them: ``axes`` and ``shape``. A cache's spare cells are cut off.
+    """``values``, axes as the rule says, as the stage has them: ``axes`` and ``shape``. A cache's spare cells are cut off, and so are
+    axes of one entry in front of those the rule names.
 
     ``style``: how the oracle pairs rotated dims; a rule with other ``pairs`` is put in that order. `MappingError` where it does not fit.
     """
     rule = place.rule
+    while values.ndim > len(rule.axes) and values.shape[0] == 1:
+        values = values[0]
     if values.ndim != len(rule.axes):
         raise MappingError(f"{where}: has {values.ndim} axes {list(values.shape)}, the mapping names {', '.join(rule.axes)}")
     have = tuple(part for axis in rule.axes for part in axis.split("."))
@@ -171,8 +185,11 @@ def _rule(file: Path, index: int, raw: dict[str, Any]) -> Rule:
     _known(file, where, raw, MAP)
     name, stage = _text(file, where, raw, "name"), _text(file, where, raw, "stage")
     where = f"[[map]] {name!r}"
-    if ("{layer}" in name) != ("{layer}" in stage):
-        raise MappingError(f"{file}: {where}: expected {{layer}} in both name and stage, or in neither; the stage is {stage!r}")
+    op, source, step = (_text(file, where, raw, key) if key in raw else None for key in ("op", "source", "step"))
+    if (name + (source or "")).count("{layer}") != stage.count("{layer}"):
+        raise MappingError(f"{file}: {where}: expected {{layer}} once in name or source and in stage, or nowhere; the stage is {stage!r}")
+    if step not in (None, *STEPS):
+        raise MappingError(f"{file}: {where}: step: expected one of {', '.join(STEPS)}, found {step!r}")
     axes = raw.get("axes")
     parts = [part for axis in axes for part in str(axis).split(".")] if isinstance(axes, list) else []
     if not isinstance(axes, list) or not parts or any(p not in AXES for p in parts) or len(set(parts)) != len(parts):
@@ -180,8 +197,8 @@ def _rule(file: Path, index: int, raw: dict[str, Any]) -> Rule:
     pairs = raw.get("pairs")
     if pairs not in (None, *ROPE_STYLES):
         raise MappingError(f"{file}: {where}: pairs: expected {' or '.join(ROPE_STYLES)}, found {pairs!r}")
-    op, source = (_text(file, where, raw, key) if key in raw else None for key in ("op", "source"))
-    return Rule(_pattern(file, where, name), name, stage, tuple(axes), op, source, pairs)
+    from_source = None if source is None else _pattern(file, where, source)
+    return Rule(_pattern(file, where, name), name, stage, tuple(axes), op, from_source, step, pairs)
 
 
 def _ignored(file: Path, index: int, raw: dict[str, Any]) -> Rule:
@@ -199,8 +216,6 @@ def _pattern(file: Path, where: str, name: str) -> re.Pattern[str]:
     for part in found:
         if part.startswith("{") and part not in kinds:
             raise MappingError(f"{file}: {where}: expected {', '.join(kinds)} in a name, found {part}")
-    if name.count("{layer}") > 1:
-        raise MappingError(f"{file}: {where}: expected {{layer}} once, found {name!r}")
     return re.compile("".join(kinds.get(part, re.escape(part)) for part in found))
 
 
