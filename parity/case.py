@@ -127,9 +127,9 @@ def load(folder: Path) -> Case:
         _text(file, raw, "name"),
         _text(file, raw, "family"),
         _text(file, raw, "role"),
-        Path(_text(file, raw, "model")),
+        _artifact(folder, _text(file, raw, "model")),
         made,
-        Path(raw["borrowed"]) if isinstance(raw.get("borrowed"), str) else None,
+        _artifact(folder, raw["borrowed"]) if isinstance(raw.get("borrowed"), str) else None,
         _strings(file, raw, "dialect"),
         raw.get("seed") if isinstance(raw.get("seed"), int) else None,
         _notes(raw),
@@ -139,6 +139,11 @@ def load(folder: Path) -> Case:
         raise UsageError(f"{file}: role {case.role!r}: expected drafter or target")
     _check_identity(case, _strings(file, raw, "identity"))
     return case
+
+
+def _artifact(folder: Path, text: str) -> Path:
+    """Where an artifact is: a path as given, or relative to the case's folder (a case that travels)."""
+    return Path(text) if Path(text).is_absolute() else (folder / text).resolve()
 
 
 def _check_identity(case: Case, recorded: dict[str, str]) -> None:

@@ -14,7 +14,7 @@ COMMANDS = {
     "explain": ("dumps", "why a dump diverges"),
     "diff": ("dumps", "two dumps of the same case"),
     "ties": ("ties", "classify argmax differences of two logit files"),
-    "case": ("case", "make | show"),
+    "case": ("case", "make | show | export"),
     "artifact": ("artifact", "make: seeded artifacts of a family"),
     "inspect": ("artifact", "validate an artifact"),
     "convert": ("convert", "SafeTensors <-> GGUF, bit-exact read-back"),

@@ -1,4 +1,4 @@
-"""``parity case``: make and show cases."""
+"""``parity case``: make, show and export cases."""
 
 from __future__ import annotations
 
@@ -43,4 +43,23 @@ def show(folder: Path) -> int:
     click.echo(
         json.dumps(loaded.describe() | {"geometry": open_case_model(loaded).geometry, "stages": len(declared_stages(loaded))}, indent=1)
     )
+    return 0
+
+
+@case.command()
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.argument("out", type=click.Path(path_type=Path))
+@click.option("--weights", is_flag=True, help="Also every weight decoded to f32, as .npy: for an engine without a reader of the format.")
+@click.option("--no-artifacts", is_flag=True, help="Leave the model files out; the README names their SHA-256.")
+def export(folder: Path, out: Path, weights: bool, no_artifacts: bool) -> int:
+    """Write the case FOLDER as a folder OUT that travels: artifacts, inputs, the stages to record, a C header and a README.
+
+    Someone with another engine, and no Python, runs it and sends back a dump: `parity compare OUT/dump` then needs nothing else.
+    """
+    from parity.case import load
+    from parity.exporting import export as write
+
+    loaded = load(folder)
+    write(loaded, out, weights=weights, artifacts=not no_artifacts)
+    click.echo(f"{out}: {loaded.name}; see {out / 'README.md'}")
     return 0
