@@ -41,6 +41,17 @@ class Rope:
         return freq if self.factors is None else freq / np.asarray(self.factors, np.float64)
 
 
+@dataclass(frozen=True)
+class Yarn:
+    """What the factors of a YaRN rope are made of (`specs/laguna.md` 1.4): ``original`` positions stretched by ``factor``; pairs that
+    turn more than about ``fast`` times in them are left alone, those that turn less than about ``slow`` times stretched whole."""
+
+    factor: float
+    original: int
+    fast: float = 32.0
+    slow: float = 1.0
+
+
 @dataclass(frozen=True, eq=False)
 class Visible:
     """Which cells each query row may see.

@@ -35,7 +35,7 @@ class _Kept:
             weakref.finalize(w, self._release, size)
             found = np.empty((w.row_count, w.width), dtype)
             for start, stop in w.spans():
-                found[start:stop] = blocks.decode(w.raw[start:stop], w.stored, w.width)
+                found[start:stop] = blocks.decode(w.stored_rows(start, stop), w.stored, w.width)
             self.arrays[w] = found
         return found
 
@@ -87,10 +87,16 @@ class Weight:
         """Length of the input axis."""
         return self.shape[-1]
 
+    def stored_rows(self, start: int, stop: int) -> NDArray[np.uint8]:
+        """Rows ``start:stop`` as they are stored, uint8 [stop - start, bytes per row]."""
+        return self.raw[start:stop]
+
     def tile(self, start: int, stop: int) -> Array:
         """Rows ``start:stop`` of the weight flattened to ``[rows, in]``, as the f32 values the format defines, in float64."""
         kept = _KEPT.get(self)
-        return blocks.decode(self.raw[start:stop], self.stored, self.width) if kept is None else kept[start:stop].astype(np.float64)
+        if kept is not None:
+            return kept[start:stop].astype(np.float64)
+        return blocks.decode(self.stored_rows(start, stop), self.stored, self.width)
 
     def spans(self, inputs: int = 1) -> Iterator[tuple[int, int]]:
         """(start, stop) of tiles of a few megabytes each; larger where ``inputs`` rows meet every tile."""
@@ -110,7 +116,7 @@ class Weight:
         spans = list(self.spans(inputs))
         buffer = np.empty((spans[0][1], self.width)) if spans else np.empty((0, self.width))
         for start, stop in spans:
-            yield start, stop, blocks.decode(self.raw[start:stop], self.stored, self.width, buffer[: stop - start])
+            yield start, stop, blocks.decode(self.stored_rows(start, stop), self.stored, self.width, buffer[: stop - start])
 
     def array(self) -> Array:
         """The whole weight in float64, in its logical shape. Only for small weights: big ones stream through `tiles`."""

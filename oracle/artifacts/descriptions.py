@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from oracle.artifacts import muse
+from oracle.artifacts.sizes import TARGET_BLOCK_COUNT
 from oracle.artifacts.writers import Typed
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ def draft_keys(family: str, model: Model) -> dict[str, Typed]:
     keys |= _sizes("dflash", model)
     keys["dflash.block_size"] = _u32(model.block_size)
     keys["dflash.target_layers"] = Typed("array of i32", [t + 1 for t in model.tap_ids])
+    if model.target_layers is not None:
+        keys[TARGET_BLOCK_COUNT] = _u32(model.target_layers)
     if model.window is not None:
         keys["dflash.attention.sliding_window"] = _u32(model.window)
         keys["dflash.attention.sliding_window_pattern"] = Typed("array of bool", model.sliding)

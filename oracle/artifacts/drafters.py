@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from oracle.artifacts import laguna, muse, qwen3, qwen38
+from oracle.artifacts import laguna, laguna_draft_gguf, muse, qwen3, qwen38
 from oracle.artifacts.container import Container, Identity, fail, open_container, show
 from oracle.artifacts.heads import GGUF_HEADS, target_ids
 from oracle.artifacts.roles import drafter_weights, formats_of, rename, take
@@ -58,6 +58,8 @@ def _resolve_gguf(container: Container) -> str:
     if key("general.architecture") != "dflash":
         found = show(container.metadata.get("general.architecture"))
         fail(container.path, f"key general.architecture: expected 'dflash' for a drafter, found {found}")
+    if laguna_draft_gguf.matches(container):
+        return laguna.FAMILY
     if qwen38.is_true(key("dflash.sample_from_anchor")) and GGUF_HEADS["markov.w1"] not in container.tensors:
         return qwen38.FAMILY
     if key("dflash.block_count") == muse.LAYERS:

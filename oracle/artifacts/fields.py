@@ -108,6 +108,18 @@ class Fields:
             self.refuse(key, expected)
         return tuple(value)
 
+    def counts(self, key: str, low: int, high: int, count: int, kinds: Sequence[str] = ("u32", "i32")) -> tuple[int, ...]:
+        """An array of exactly ``count`` whole numbers in ``low..high``, of one of the GGUF ``kinds``; repeats are allowed."""
+        expected = f"an array of {count} whole numbers from {low} to {high}"
+        value = self._get(key, _ABSENT, expected)
+        if self.typed:
+            if not self._kind(key, *(f"array of {k}" for k in kinds)):
+                self.refuse(key, expected)
+            value = value[: count + 1].tolist()
+        if not isinstance(value, list) or len(value) != count or any(type(v) is not int or not low <= v <= high for v in value):
+            self.refuse(key, expected)
+        return tuple(value)
+
     def flags(self, key: str, count: int) -> tuple[bool, ...]:
         """A list of exactly ``count`` bools."""
         expected = f"an array of {count} bools, one per layer"

@@ -1,6 +1,6 @@
-"""The Laguna DFlash drafter: SafeTensors folders of ``DFlashLagunaForCausalLM``, q, k and v apart or fused.
+"""The Laguna DFlash drafter: SafeTensors folders of ``DFlashLagunaForCausalLM``, q, k and v apart or fused, and GGUF.
 
-Source: `specs/laguna.md` 3.1, 3.2 and 4 (what is refused, and why). No GGUF form holds its gates and tap norms.
+Source: `specs/laguna.md` 3.1, 3.2 and 4 (what is refused, and why).
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from oracle.artifacts import laguna_draft_gguf
 from oracle.artifacts.container import Container, fail, name_list
 from oracle.artifacts.fields import BLOCK_SIZES, LARGEST_DIM, LARGEST_LAYERS, LARGEST_WINDOW, Fields
 from oracle.artifacts.muse import Description
@@ -40,7 +41,7 @@ def matches(config: dict[str, Any]) -> bool:
 def describe(container: Container, names: set[str]) -> Description:
     """Read and check the metadata of a Laguna drafter; ``names``: the tensor names, without ``model.``."""
     if container.kind == "gguf":
-        fail(container.path, "family laguna: a GGUF file has no place for its tap norms and attention gates; give the SafeTensors folder")
+        return laguna_draft_gguf.describe(container, dialect)
     config = Fields(container, container.metadata)
     _check_fixed(config)
     inner = config.child("dflash_config")
@@ -69,7 +70,7 @@ def describe(container: Container, names: set[str]) -> Description:
     )
     inner.finish()
     warnings = tuple(finish_config(config))
-    return Description(geometry, _dialect(geometry, eps, theta), _roles(container, geometry, names), warnings, rearranged(geometry))
+    return Description(geometry, dialect(geometry, eps, theta), _roles(container, geometry, names), warnings, rearranged(geometry))
 
 
 def _check_fixed(config: Fields) -> None:
@@ -129,7 +130,7 @@ def _target_hidden(container: Container, hidden: int) -> int:
     return norm.shape[0] if norm is not None and len(norm.shape) == 1 else hidden
 
 
-def _dialect(g: Geometry, eps: float, theta: float) -> Dialect:
+def dialect(g: Geometry, eps: float, theta: float) -> Dialect:
     return Dialect(
         FAMILY,
         eps,

@@ -1,4 +1,4 @@
-"""The Laguna target: SafeTensors folders of ``LagunaForCausalLM``, experts one by one as published or packed as Transformers keeps them.
+"""The Laguna target: folders of ``LagunaForCausalLM``, experts one by one as published or packed as Transformers keeps them, and GGUF.
 
 Source: `specs/laguna.md` 1.1 (configuration and what is refused), 1.2 (names), 1.4 (ropes).
 """
@@ -8,12 +8,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from oracle.artifacts import laguna_gguf
 from oracle.artifacts.container import Container, fail, show
 from oracle.artifacts.fields import LARGEST_CONTEXT, LARGEST_DIM, LARGEST_HEADS, LARGEST_WINDOW, Fields
 from oracle.artifacts.roles import HF_LAYER, HF_TARGET, NORMS, Role, TargetParts, formats_of, layer_roles, take
-from oracle.artifacts.ropes import THETA, yarn_attention_factor, yarn_factors
+from oracle.artifacts.ropes import THETA, stretched, yarn_attention_factor
 from oracle.artifacts.sizes import context_length, finish_config, read_config_sizes
-from oracle.recipes import Rope
+from oracle.recipes import Rope, Yarn
 from oracle.targets.laguna import LagunaGeometry, LagunaLayer, LagunaWeights
 from oracle.targets.moe import Mixture, parts
 from oracle.weights import Weight
@@ -33,9 +34,12 @@ PACKED = {"expert_gate_up": "mlp.experts.gate_up_proj", "expert_down": "mlp.expe
 def read(container: Container) -> TargetParts:
     """The target in ``container``, checked and mapped; `ArtifactError` names what is wrong."""
     if container.kind == "gguf":
-        fail(container.path, "family laguna: this version reads targets from SafeTensors folders only; give the folder")
-    geometry, warnings = _from_config(container)
-    found = take(container, dict(container.tensors), roles(geometry, *_forms(container, geometry)))
+        geometry, warnings = laguna_gguf.read_target(container)
+        wanted = laguna_gguf.target_roles(geometry, gates(container, geometry, "blk.{}.attn_gate.weight"))
+    else:
+        geometry, warnings = _from_config(container)
+        wanted = roles(geometry, *_forms(container, geometry))
+    found = take(container, dict(container.tensors), wanted)
     layers = tuple(_layer(geometry, found, n) for n in range(geometry.layers))
     weights = LagunaWeights(found["embedding"], layers, found["norm"], found.get("head", found["embedding"]))
     return TargetParts(geometry, weights, formats_of(found.values()), tuple(warnings))
@@ -54,7 +58,7 @@ def _from_config(container: Container) -> tuple[LagunaGeometry, list[str]]:
     )
     used = any(sparse)
     cap = config.number("moe_router_logit_softcapping", 0.0, 1e6, default=0.0)
-    full, near = _ropes(config, sizes["head_dim"], any(sliding))
+    full, near, yarn = _ropes(config, sizes["head_dim"], any(sliding))
     geometry = LagunaGeometry(
         FAMILY,
         **sizes,
@@ -75,6 +79,7 @@ def _from_config(container: Container) -> tuple[LagunaGeometry, list[str]]:
         shared_intermediate=config.integer("shared_expert_intermediate_size", 1, LARGEST_DIM) if used else 0,
         routed_scale=config.number("moe_routed_scaling_factor", 1e-6, 1e6, default=1.0),
         router_cap=cap or None,
+        yarn=yarn,
     )
     config.ignore("sliding_window", "num_experts_per_tok", "moe_intermediate_size", "shared_expert_intermediate_size")
     config.ignore("router_aux_loss_coef", "output_router_logits")
@@ -113,14 +118,14 @@ def _layer_heads(config: Fields, sizes: dict[str, int]) -> tuple[int, ...]:
     return tuple(listed)
 
 
-def _ropes(config: Fields, head_dim: int, any_sliding: bool) -> tuple[Rope, Rope]:
-    """(full, sliding): each kind of layer has parameters of its own, which win over what stands beside them (section 1.1, notes)."""
+def _ropes(config: Fields, head_dim: int, any_sliding: bool) -> tuple[Rope, Rope, Yarn | None]:
+    """(full, sliding, what full is stretched by): parameters of a kind of layer win over what stands beside them (section 1.1, notes)."""
     table = config.child("rope_parameters")
     partial = config.number("partial_rotary_factor", 1e-3, 1.0, default=1.0)
     original = table.integer("original_max_position_embeddings", 1, LARGEST_CONTEXT, default=None)
     if not table.values:
         # The defaults of the published configuration class.
-        return Rope(5e5, _width(config, head_dim, 0.5)), Rope(1e4, head_dim)
+        return Rope(5e5, _width(config, head_dim, 0.5)), Rope(1e4, head_dim), None
     full = _rope(table.child("full_attention"), head_dim, partial, original) if table.has("full_attention") else None
     near = _rope(table.child("sliding_attention"), head_dim, partial, original) if table.has("sliding_attention") else None
     table.ignore("full_attention", "sliding_attention", "partial_rotary_factor")
@@ -131,10 +136,11 @@ def _ropes(config: Fields, head_dim: int, any_sliding: bool) -> tuple[Rope, Rope
     if one is None:
         table.refuse("full_attention", "an object with rope_theta")
     assert one is not None
-    return full or one, near or one
+    (full_rope, yarn), (near_rope, _) = full or one, near or one
+    return full_rope, near_rope, yarn
 
 
-def _rope(table: Fields, head_dim: int, partial: float, original: int | None) -> Rope:
+def _rope(table: Fields, head_dim: int, partial: float, original: int | None) -> tuple[Rope, Yarn | None]:
     theta = table.number("rope_theta", *THETA)
     width = _width(table, head_dim, table.number("partial_rotary_factor", 1e-3, 1.0, default=partial))
     kind = table.text("rope_type", table.text("type", "default"))
@@ -143,15 +149,17 @@ def _rope(table: Fields, head_dim: int, partial: float, original: int | None) ->
     if kind == "default":
         table.ignore("original_max_position_embeddings", "factor", "attention_factor", "beta_fast", "beta_slow")
         table.finish()
-        return Rope(theta, width)
+        return Rope(theta, width), None
     factor = table.number("factor", 1e-3, 1e6)
     known = {} if original is None else {"default": original}
     length = table.integer("original_max_position_embeddings", 1, LARGEST_CONTEXT, **known)
-    fast, slow = table.number("beta_fast", 1e-3, 1e6, default=32.0), table.number("beta_slow", 1e-3, 1e6, default=1.0)
+    yarn = Yarn(
+        factor, length, table.number("beta_fast", 1e-3, 1e6, default=32.0), table.number("beta_slow", 1e-3, 1e6, default=1.0)
+    )
     attention = table.number("attention_factor", 1e-3, 1e3, default=yarn_attention_factor(factor))
     table.must_be("truncate", True)
     table.finish()
-    return Rope(theta, width, "neox", yarn_factors(theta, width, factor, length, fast, slow), attention)
+    return stretched(theta, width, yarn, attention), yarn
 
 
 def _width(fields: Fields, head_dim: int, partial: float) -> int:
@@ -166,11 +174,15 @@ def _forms(container: Container, g: LagunaGeometry) -> tuple[bool, bool, tuple[b
     names = container.tensors
     packed = any(n.endswith(PACKED["expert_gate_up"]) for n in names)
     memory = any(IN_MEMORY["shared"] in n for n in names)
-    return packed, memory, tuple(_per_element(container, g, n) for n in range(g.layers))
+    return packed, memory, gates(container, g, "model.layers.{}.self_attn.g_proj.weight")
 
 
-def _per_element(container: Container, g: LagunaGeometry, layer: int) -> bool:
-    name = f"model.layers.{layer}.self_attn.g_proj.weight"
+def gates(container: Container, g: LagunaGeometry, names: str) -> tuple[bool, ...]:
+    """Per layer, whether its attention gate is per element, as the rows of the tensor ``names`` tell (section 1.1, notes)."""
+    return tuple(_per_element(container, g, n, names.format(n)) for n in range(g.layers))
+
+
+def _per_element(container: Container, g: LagunaGeometry, layer: int, name: str) -> bool:
     gate, heads = container.tensors.get(name), g.layer_heads[layer]
     rows = heads if gate is None or not gate.shape else gate.shape[0]
     if rows not in (heads, heads * g.head_dim):

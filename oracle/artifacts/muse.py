@@ -19,6 +19,7 @@ from oracle.artifacts.sizes import (
     finish_gguf,
     read_config_sizes,
     read_gguf_sizes,
+    target_block_count,
     token_count,
     warn,
 )
@@ -90,8 +91,19 @@ def _from_gguf(container: Container) -> Description:
     if keys.has("dflash.attention.sliding_window_pattern") and not all(keys.flags("dflash.attention.sliding_window_pattern", LAYERS)):
         keys.refuse("dflash.attention.sliding_window_pattern", "true for every layer")
     window, source, warnings = _window(container, keys, "dflash.attention.sliding_window")
+    layers = target_block_count(keys, taps, TARGET_LAYERS)
     finish_gguf(keys)
-    geometry = _geometry(sizes, vocab=vocab, block=block, mask=mask, taps=taps, window=window, source=source, context=context)
+    geometry = _geometry(
+        sizes,
+        vocab=vocab,
+        block=block,
+        mask=mask,
+        taps=taps,
+        window=window,
+        source=source,
+        context=context,
+        target_layers=layers,
+    )
     return _description(geometry, eps, Rope(theta, geometry.head_dim), drafter_roles(geometry, "gguf"), warnings)
 
 

@@ -25,6 +25,7 @@ LAYOUTS: dict[str, tuple[int, int, int]] = {
     "tq1_0": (34, 256, 54),
     "tq2_0": (35, 256, 66),
     "mxfp4": (39, 32, 17),
+    "nvfp4": (40, 64, 36),
 }
 
 

@@ -14,7 +14,15 @@ from oracle.artifacts.heads import Heads, head_roles, read_config_heads, read_gg
 from oracle.artifacts.muse import Description
 from oracle.artifacts.roles import drafter_roles
 from oracle.artifacts.ropes import THETA, read_rope
-from oracle.artifacts.sizes import context_length, finish_config, finish_gguf, read_config_sizes, read_gguf_sizes, token_count
+from oracle.artifacts.sizes import (
+    context_length,
+    finish_config,
+    finish_gguf,
+    read_config_sizes,
+    read_gguf_sizes,
+    target_block_count,
+    token_count,
+)
 from oracle.drafters.dialect import Dialect, Geometry
 from oracle.recipes import Rope
 
@@ -154,13 +162,15 @@ def _from_gguf(container: Container, names: set[str]) -> Description:
         softcap=cap or None,
         heads=read_gguf_heads(keys, names, container, sizes["hidden"], vocab),
     )
+    taps = tuple(t - 1 for t in keys.integers("dflash.target_layers", 1, LARGEST_LAYERS, LARGEST_LAYERS))
     geometry = Geometry(
         **sizes,
         vocab=vocab,
         block_size=keys.integer("dflash.block_size", *BLOCK_SIZES, default=DEFAULT_BLOCK),
         mask_token_id=keys.integer("tokenizer.ggml.mask_token_id", 0, vocab - 1),
-        tap_ids=tuple(t - 1 for t in keys.integers("dflash.target_layers", 1, LARGEST_LAYERS, LARGEST_LAYERS)),
+        tap_ids=taps,
         target_hidden=sizes["hidden"],
+        target_layers=target_block_count(keys, taps),
         sliding=sliding,
         window=window,
         window_source="none" if window is None else "file",

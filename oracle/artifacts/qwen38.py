@@ -5,6 +5,7 @@ Source: `specs/qwen38-flash-next.md` 3.1 (configuration), 4.1 to 4.3 (tensors, l
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, NoReturn
 
 from oracle.artifacts.container import Container, fail, name_list, show
@@ -12,7 +13,16 @@ from oracle.artifacts.fields import LARGEST_DIM, LARGEST_HEADS, LARGEST_LAYERS, 
 from oracle.artifacts.muse import Description
 from oracle.artifacts.roles import drafter_roles
 from oracle.artifacts.ropes import THETA, read_rope
-from oracle.artifacts.sizes import LARGEST_HEAD_DIM, context_length, finish_config, finish_gguf, read_config_sizes, token_count, warn
+from oracle.artifacts.sizes import (
+    LARGEST_HEAD_DIM,
+    context_length,
+    finish_config,
+    finish_gguf,
+    read_config_sizes,
+    target_block_count,
+    token_count,
+    warn,
+)
 from oracle.drafters.dialect import Dialect, Geometry
 from oracle.recipes import Rope
 
@@ -92,8 +102,9 @@ def _from_gguf(container: Container) -> Description:
     keys.must_be("dflash.attention.sliding_window", 0)
     keys.ignore("dflash.rope.dimension_sections", "dflash.source_sha256")
     context = context_length(keys, "dflash.context_length")
+    layers = target_block_count(keys, taps)
     finish_gguf(keys)
-    geometry = _geometry(container, sizes, vocab, block, mask, taps, context)
+    geometry = replace(_geometry(container, sizes, vocab, block, mask, taps, context), target_layers=layers)
     return Description(geometry, _dialect(geometry, eps, Rope(theta, sizes["head_dim"])), drafter_roles(geometry, "gguf"))
 
 
@@ -139,7 +150,7 @@ def _writer(container: Container, keys: Fields, vocab: int) -> tuple[bool, float
 
 def _from_config(container: Container) -> Description:
     config = Fields(container, container.metadata)
-    config.ignore("architectures", "layer_types", "max_window_layers", "num_target_layers", "tie_word_embeddings")
+    config.ignore("architectures", "layer_types", "max_window_layers", "tie_word_embeddings")
     config.must_be("model_type", "qwen3", "qwen3_dflash", "dflash")
     inner = config.child("dflash_config")
 
@@ -167,10 +178,11 @@ def _from_config(container: Container) -> Description:
     block = at("block_size").integer("block_size", 1, LARGEST_BLOCK)
     mask = at("mask_token_id").integer("mask_token_id", 0, vocab - 1)
     taps = at("target_layer_ids").integers("target_layer_ids", 0, LARGEST_LAYERS, 64)
+    layers = at("num_target_layers").integer("num_target_layers", max(taps) + 1, LARGEST_LAYERS, default=None)
     context = context_length(config, "max_position_embeddings")
     inner.finish()
     warnings = tuple(finish_config(config))
-    geometry = _geometry(container, sizes, vocab, block, mask, taps, context)
+    geometry = replace(_geometry(container, sizes, vocab, block, mask, taps, context), target_layers=layers)
     return Description(geometry, _dialect(geometry, eps, rope), drafter_roles(geometry, "hf"), warnings)
 
 

@@ -10,7 +10,7 @@ import math
 import numpy as np
 
 from oracle.artifacts.fields import LARGEST_CONTEXT, Fields
-from oracle.recipes import Rope
+from oracle.recipes import Rope, Yarn
 
 THETA = (1e-3, 1e12)
 
@@ -74,6 +74,11 @@ def yarn_factors(theta: float, dim: int, factor: float, original: int, fast: flo
     low, high = max(math.floor(index(fast)), 0), min(math.ceil(index(slow)), dim - 1)
     ramp = np.clip((np.arange(dim // 2) - low) / (high - low if high != low else 1e-3), 0, 1)
     return tuple(float(f) for f in 1 / (ramp / factor + (1 - ramp)))
+
+
+def stretched(theta: float, width: int, yarn: Yarn, attention: float) -> Rope:
+    """A YaRN rope of ``width`` dims whose cos and sin are multiplied by ``attention``."""
+    return Rope(theta, width, "neox", yarn_factors(theta, width, yarn.factor, yarn.original, yarn.fast, yarn.slow), attention)
 
 
 def yarn_attention_factor(factor: float) -> float:

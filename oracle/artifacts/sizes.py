@@ -29,6 +29,7 @@ HARMLESS_CONFIG = (
     "transformers_version",
     "use_cache",
 )
+TARGET_BLOCK_COUNT = "dflash.target_block_count"
 HARMLESS_GGUF = ("general.", "tokenizer.", "quantize.", "split.")
 
 
@@ -81,6 +82,12 @@ def _check_heads(fields: Fields, sizes: dict[str, int], kv_key: str, dim_key: st
 def context_length(fields: Fields, key: str) -> int | None:
     """The declared context length, or None."""
     value: int | None = fields.integer(key, 1, LARGEST_CONTEXT, default=None)
+    return value
+
+
+def target_block_count(keys: Fields, taps: tuple[int, ...], most: int = LARGEST_LAYERS) -> int | None:
+    """The target's layers out of a drafter's GGUF, at least enough for its ``taps``: a key of the lab's own, which engines do not read."""
+    value: int | None = keys.integer(TARGET_BLOCK_COUNT, max(taps) + 1, most, default=None)
     return value
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oracle.drafters.weights import LayerWeights
-from oracle.recipes import Rope, Visible
+from oracle.recipes import Rope, Visible, Yarn
 from oracle.tape import Machine
 from oracle.targets.moe import Mixture, routed
 from oracle.targets.state import Output, State, extended
@@ -31,6 +31,7 @@ class LagunaGeometry(TargetGeometry):
     query's own included, and rotates by ``sliding_rope``; the others see all and rotate by ``rope``. ``sparse[l]``: layer l has
     ``experts`` routed experts of width ``moe_intermediate``, ``experts_per_token`` selected, their weights summing to
     ``routed_scale``, beside a shared one of width ``shared_intermediate``. ``router_cap``: tanh cap of the router's logits or None.
+    ``yarn``: the parameters behind ``rope.factors``, or None where ``rope`` is not stretched.
     """
 
     layer_heads: tuple[int, ...]
@@ -44,6 +45,7 @@ class LagunaGeometry(TargetGeometry):
     shared_intermediate: int
     routed_scale: float
     router_cap: float | None = None
+    yarn: Yarn | None = None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

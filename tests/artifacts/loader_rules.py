@@ -49,7 +49,7 @@ SINGLE = (
      "test_a_map_that_leaves_the_vocabulary_or_repeats_is_refused"),
     ("DFlash 2 parts in another family", "`dflash-generic.md` 4", "test_artifact_heads", "test_other_families_keep_refusing_these_parts"),
     ("q, k, v split in part", "`laguna.md` 4", "test_laguna_drafter", "test_an_incomplete_split_is_refused"),
-    ("a Laguna drafter in GGUF", "`laguna.md` 4", "test_laguna_drafter", "test_a_gguf_is_refused_with_the_reason"),
+    ("a Laguna drafter in GGUF without gates and tap norms", "`laguna.md` 4", "test_laguna_drafter", "test_a_gguf_without_its_own_parts_is_refused"),
     ("another reading by the container's library", "inspection", "test_artifact_opinions", "test_each_kind_of_disagreement_is_a_problem"),
     ("a file the container's library cannot read", "inspection", "test_artifact_opinions",
      "test_a_library_that_fails_is_a_problem_of_the_file"),
