@@ -63,6 +63,16 @@ class Shards:
 
 
 @dataclass(frozen=True)
+class Origin:
+    """What a model's hash constants are made of: sizes are primes from ``base`` on, multipliers come from ``seed``, and the table is
+    padded to a multiple of ``divisor`` rows."""
+
+    base: int
+    seed: int
+    divisor: int
+
+
+@dataclass(frozen=True)
 class NGrams:
     """How n-grams of 2 to ``size`` tokens become table rows.
 

@@ -14,7 +14,7 @@ from oracle.artifacts.container import ArtifactError, Container, Identity, open_
 from oracle.artifacts.drafters import open_drafter_files
 from oracle.artifacts.opinions import second_opinion
 from oracle.artifacts.roles import GGUF_TARGET
-from oracle.artifacts.targets import ARCHITECTURES, HF_EMBEDDINGS, HF_HEADS, READERS, open_borrowed, open_target_files
+from oracle.artifacts.targets import ARCHITECTURES, GGUF_FAMILIES, HF_EMBEDDINGS, HF_HEADS, open_borrowed, open_target_files
 
 
 def inspect_artifact(path: str | Path, family: str | None = None) -> dict[str, Any]:
@@ -61,7 +61,7 @@ def inspect_artifact(path: str | Path, family: str | None = None) -> dict[str, A
 def _role(container: Container) -> str:
     if container.kind == "gguf":
         architecture = str(container.metadata.get("general.architecture"))
-        return "drafter" if architecture == "dflash" else "target" if architecture in READERS else "lender"
+        return "drafter" if architecture == "dflash" else "target" if architecture in GGUF_FAMILIES else "lender"
     named = container.metadata.get("architectures")
     first = str(named[0]) if isinstance(named, list) and named else ""
     if "Draft" in first or container.metadata.get("model_type") == muse.MODEL_TYPE:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from oracle.artifacts.reordered import Reordered
 from oracle.artifacts.roles import Role
 from oracle.ngrams import Shards, Table
 from oracle.targets.moe import Mixture, parts
@@ -136,6 +137,8 @@ def _table(layer: int, stem: str, g: Qwen38Geometry, shards: tuple[int, ...]) ->
 
 def rows(w: Weight, start: int, stop: int, axes: Axes, shape: tuple[int, ...]) -> Weight:
     """Rows ``start:stop`` of a matrix as a weight of its own logical shape."""
+    if isinstance(w, Reordered):
+        return w.part(start, stop, axes, shape)
     return Weight(w.raw[start:stop], axes, shape, w.stored, f"{w.name}[{start}:{stop}]")
 
 
@@ -167,6 +170,9 @@ def _joined(w: Mapping[str, Weight]) -> Table:
 
 
 def _mixture(w: Mapping[str, Weight], g: Qwen38Geometry) -> Mixture:
+    if "experts.gate" in w:
+        gates, ups, downs = (parts(w[key], g.experts) for key in ("experts.gate", "experts.up", "experts.down"))
+        return Mixture(w["router"], gates, ups, downs)
     if "experts.gate_up" in w:
         both = w["experts.gate_up"]
         gates, ups = parts(both, g.experts, 0, g.intermediate), parts(both, g.experts, g.intermediate)
@@ -189,9 +195,12 @@ def _delta_weights(w: Mapping[str, Weight], g: Qwen38Geometry) -> DeltaWeights:
 
 
 def _sparse_weights(w: Mapping[str, Weight], g: Qwen38Geometry) -> SparseWeights:
-    index, axes = w["sparse.index"], ("head", "dim", "in")
-    queries = g.index_heads * g.index_dim
-    q = rows(index, 0, queries, axes, (g.index_heads, g.index_dim, g.hidden))
-    k = rows(index, queries, index.row_count, axes, (1, g.index_dim, g.hidden))
+    if "sparse.index" in w:
+        index, axes = w["sparse.index"], ("head", "dim", "in")
+        queries = g.index_heads * g.index_dim
+        q = rows(index, 0, queries, axes, (g.index_heads, g.index_dim, g.hidden))
+        k = rows(index, queries, index.row_count, axes, (1, g.index_dim, g.hidden))
+    else:
+        q, k = w["sparse.index_q"], w["sparse.index_k"]
     outer = {n: w[f"sparse.{n}"] for n in ("q", "k", "v", "o", "q_norm", "k_norm", "index_q_norm", "index_k_norm")}
     return SparseWeights(**outer, index_q=q, index_k=k)

@@ -1,4 +1,4 @@
-"""The Qwen3.8-Flash-Next target: SafeTensors folders, text only or with a vision tower that is left aside.
+"""The Qwen3.8-Flash-Next target: SafeTensors folders, text only or with a vision tower that is left aside, and GGUF.
 
 Source: `specs/qwen38-flash-next.md` 1.1 (configuration and its traps), 1.2 (names), 1.8 (hash constants).
 """
@@ -9,6 +9,7 @@ import re
 from dataclasses import replace
 
 from oracle import ngrams
+from oracle.artifacts import qwen38_gguf, qwen38_gguf_names, qwen38_restore
 from oracle.artifacts.container import Container, StoredTensor, fail, name_list, show
 from oracle.artifacts.fields import LARGEST_DIM, LARGEST_HEADS, LARGEST_LAYERS, Fields
 from oracle.artifacts.qwen38_roles import HEAD, PREFIXES, TABLE, target_roles, target_weights
@@ -29,7 +30,7 @@ BUFFERS = {"layer_multipliers": "multipliers", "ngram_heads_vocab_sizes": "sizes
 def read(container: Container) -> TargetParts:
     """The target in ``container``, checked and mapped; `ArtifactError` names what is wrong."""
     if container.kind == "gguf":
-        fail(container.path, f"family {FAMILY}: this version reads targets from SafeTensors folders only; give the folder")
+        return _from_gguf(container)
     geometry, warnings = _from_config(container)
     tensors = _named(container)
     shards = {layer: _shards(container, tensors, layer) for layer, n in enumerate(geometry.ngrams) if n is not None}
@@ -38,6 +39,17 @@ def read(container: Container) -> TargetParts:
     packed = "layers.0.mlp.experts.gate_up_proj" in tensors
     found = take(container, {n: _matrix(t) for n, t in tensors.items()}, target_roles(geometry, shards, packed))
     return TargetParts(geometry, target_weights(found, geometry), formats_of(found.values()), tuple(warnings))
+
+
+def _from_gguf(container: Container) -> TargetParts:
+    geometry, warnings = qwen38_gguf.read_geometry(container)
+    fused = any(n.endswith("ffn_gate_up_exps.weight") for n in container.tensors)
+    found = take(container, qwen38_gguf.flattened(container, geometry), qwen38_gguf_names.target_roles(geometry, fused))
+    try:
+        weights = target_weights(qwen38_restore.restored(found, geometry), geometry)
+    except ValueError as error:
+        fail(container.path, str(error))
+    return TargetParts(geometry, weights, formats_of(found.values()), tuple(warnings))
 
 
 def _named(container: Container) -> dict[str, StoredTensor]:
@@ -92,7 +104,7 @@ def _from_config(container: Container) -> tuple[Qwen38Geometry, list[str]]:
     heads = config.integer("num_attention_heads", 1, LARGEST_HEADS)
     head_dim = config.integer("head_dim", 2, LARGEST_HEAD_DIM)
     sparse = _kinds(config, layers)
-    recipes, rows, ple_dim, ple_taps = _ngrams(outer, config, vocab, hidden, layers, sparse)
+    recipes, rows, ple_dim, ple_taps, origin = _ngrams(outer, config, vocab, hidden, layers, sparse)
     experts = config.integer("num_experts", 1, LARGEST_EXPERTS)
     ratio = config.integer("indexer_compress_ratio", 1, LARGEST_DIM)
     geometry = Qwen38Geometry(
@@ -128,6 +140,7 @@ def _from_config(container: Container) -> tuple[Qwen38Geometry, list[str]]:
         ngram_rows=rows,
         ple_dim=ple_dim,
         ple_taps=ple_taps,
+        ngram_origin=origin,
     )
     if geometry.rope.dim > geometry.index_dim:
         config.refuse("indexer_head_dim", f"at least the rotary width {geometry.rope.dim}")
@@ -189,8 +202,8 @@ def _rope(config: Fields, head_dim: int) -> Rope:
 
 def _ngrams(
     outer: Fields, config: Fields, vocab: int, hidden: int, layers: int, sparse: tuple[bool, ...]
-) -> tuple[tuple[ngrams.NGrams | None, ...], tuple[int, ...], int, int]:
-    """(hash per layer or None, table rows per layer, embedding width, convolution taps) from one-based ``ple_layer_ids``."""
+) -> tuple[tuple[ngrams.NGrams | None, ...], tuple[int, ...], int, int, ngrams.Origin | None]:
+    """(hash per layer or None, table rows per layer, embedding width, convolution taps, origin) from one-based ``ple_layer_ids``."""
     width = config.integer("ple_embed_dim", 1, LARGEST_DIM, default=hidden)
     taps = config.integer("ple_conv_kernel_size", 2, 64, default=4)
     size, per_size = config.integer("ngram_size", 2, 16, default=3), config.integer("heads_per_ngram", 1, 256, default=8)
@@ -199,7 +212,7 @@ def _ngrams(
     seed = config.integer("seed", 0, (1 << 31) - 1, default=1234)
     config.used.add("ple_layer_ids")
     if not config.values.get("ple_layer_ids"):
-        return (None,) * layers, (0,) * layers, width, taps
+        return (None,) * layers, (0,) * layers, width, taps, None
     ids = sorted(config.integers("ple_layer_ids", 1, layers, layers))
     end = _end(config if config.has("eos_token_id") else outer, vocab)
     if width % ((size - 1) * per_size):
@@ -208,7 +221,7 @@ def _ngrams(
         config.refuse("ple_layer_ids", "layers of linear attention only")
     made = {i - 1: ngrams.make(vocab, size, per_size, base, seed, module, end) for module, i in enumerate(ids)}
     rows = tuple(ngrams.table_rows(made[n], divisor) if n in made else 0 for n in range(layers))
-    return tuple(made.get(n) for n in range(layers)), rows, width, taps
+    return tuple(made.get(n) for n in range(layers)), rows, width, taps, ngrams.Origin(base, seed, divisor)
 
 
 def _end(config: Fields, vocab: int) -> int:

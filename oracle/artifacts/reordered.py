@@ -48,6 +48,19 @@ class Reordered(Weight):
         return blocks.encode(blocks.decode(picked, source.stored, source.width)[:, own["_columns"]], self.stored)
 
 
+    def part(self, start: int, stop: int, axes: Axes, shape: tuple[int, ...]) -> Weight:
+        """Rows ``start:stop`` as a weight of their own logical shape, as lazy as this one; rows that stay in place are not gathered."""
+        own: dict[str, Any] = vars(self)
+        source: Weight = own["_source"]
+        rows = np.arange(start, stop) if own["_rows"] is None else own["_rows"][start:stop]
+        name = f"{source.name}[{start}:{stop}]"
+        if own["_columns"] is None and np.array_equal(rows, np.arange(rows[0], rows[0] + len(rows))):
+            return Weight(source.raw[rows[0] : rows[0] + len(rows)], axes, shape, source.stored, name)
+        low, high = int(rows.min()), int(rows.max()) + 1
+        whole = Weight(source.raw[low:high], ("dim", "in"), (high - low, source.width), source.stored, name)
+        return Reordered(whole, axes, shape, rows - low, own["_columns"])
+
+
 def _bytes_of(columns: Index, stored: str) -> Index | None:
     """The bytes of a row in the new order of its columns; None where a block would be torn."""
     f = blocks.format_of(stored)

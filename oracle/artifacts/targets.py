@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from oracle.artifacts import blocks, laguna_target, muse_target, qwen38_target
+from oracle.artifacts import blocks, laguna_target, muse_target, qwen38_gguf, qwen38_target
 from oracle.artifacts.container import Container, Identity, StoredTensor, fail, open_container, show
 from oracle.artifacts.fields import LARGEST_DIM, Fields
 from oracle.artifacts.roles import GGUF_TARGET, Role, TargetParts, formats_of, layer_weights, take, target_roles, weight
@@ -58,7 +58,7 @@ def target_family(container: Container) -> str:
     """The family of a target from its metadata alone; `ArtifactError` when it is none that is known."""
     if container.kind == "gguf":
         key, found = "general.architecture", container.scalar("general.architecture")
-        known = {family: family for family in READERS}
+        known = GGUF_FAMILIES
     else:
         named = container.metadata.get("architectures")
         key, found = "architectures", named[0] if isinstance(named, list) and len(named) == 1 else named
@@ -89,6 +89,8 @@ def _read_llama(container: Container) -> TargetParts:
 # How to read each family, and what its published config calls the model.
 READERS = {FAMILY: _read_llama, muse_target.FAMILY: muse_target.read, laguna_target.FAMILY: laguna_target.read}
 READERS[qwen38_target.FAMILY] = qwen38_target.read
+# What the architecture of a GGUF file says of its family; one has another name there.
+GGUF_FAMILIES = {qwen38_gguf.ARCH if family == qwen38_target.FAMILY else family: family for family in READERS}
 ARCHITECTURES = {FAMILY: "LlamaForCausalLM", muse_target.FAMILY: muse_target.ARCHITECTURE, laguna_target.FAMILY: laguna_target.ARCHITECTURE}
 ARCHITECTURES[qwen38_target.FAMILY] = qwen38_target.ARCHITECTURE
 

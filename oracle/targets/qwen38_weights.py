@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from oracle.ngrams import NGrams, Table
+from oracle.ngrams import NGrams, Origin, Table
 from oracle.targets.moe import Mixture
 from oracle.targets.weights import TargetGeometry, TargetWeights
 from oracle.weights import Weight
@@ -22,7 +22,7 @@ class Qwen38Geometry(TargetGeometry):
     ``index_budget`` cells in blocks of ``index_ratio``. Each layer has ``experts`` of width ``intermediate``, of which
     ``experts_per_token`` are selected, and a shared one of width ``shared_intermediate``. ``ngrams[l]``: the hash of layer l's
     n-gram table of ``ngram_rows[l]`` rows, or None; its embedding is ``ple_dim`` wide, its convolution has ``ple_taps``, dilated by
-    the n-gram's length.
+    the n-gram's length. ``ngram_origin``: what the hashes were made of, or None where the file does not say.
     """
 
     streams: int
@@ -45,6 +45,7 @@ class Qwen38Geometry(TargetGeometry):
     ngram_rows: tuple[int, ...]
     ple_dim: int
     ple_taps: int
+    ngram_origin: Origin | None = None
 
     def ple_reach(self, ngrams: NGrams) -> int:
         """Earlier rows that the n-gram embedding's convolution reads."""
