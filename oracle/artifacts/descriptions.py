@@ -12,7 +12,7 @@ from oracle.artifacts.sizes import TARGET_BLOCK_COUNT
 from oracle.artifacts.writers import Typed
 
 if TYPE_CHECKING:
-    from oracle.artifacts.make import Model
+    from oracle.artifacts.make_models import Model
 
 DTYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16", "f64": "float64"}
 
@@ -36,10 +36,11 @@ def _sizes(arch: str, model: Model) -> dict[str, Typed]:
     }
 
 
-def _vocabulary(model: Model) -> dict[str, Typed]:
+def vocabulary(size: int) -> dict[str, Typed]:
+    """Numbered tokens: the vocabulary of a file that carries no tokenizer."""
     return {
         "tokenizer.ggml.model": Typed("string", "gpt2"),
-        "tokenizer.ggml.tokens": Typed("array of string", [f"<{n}>" for n in range(model.vocab)]),
+        "tokenizer.ggml.tokens": Typed("array of string", [f"<{n}>" for n in range(size)]),
         # Nothing merges; llama.cpp refuses a byte-level vocabulary without the list.
         "tokenizer.ggml.merges": Typed("array of string", []),
         "tokenizer.ggml.eos_token_id": _u32(1),
@@ -67,7 +68,7 @@ def draft_keys(family: str, model: Model) -> dict[str, Typed]:
         if value != default:
             keys[key] = Typed("f32", value)
     keys |= _head_keys(model)
-    return keys | _vocabulary(model) | {"tokenizer.ggml.mask_token_id": _u32(model.mask_token_id)}
+    return keys | vocabulary(model.vocab) | {"tokenizer.ggml.mask_token_id": _u32(model.mask_token_id)}
 
 
 def target_keys(arch: str, model: Model) -> dict[str, Typed]:
@@ -77,7 +78,7 @@ def target_keys(arch: str, model: Model) -> dict[str, Typed]:
         keys
         | _sizes(arch, model)
         | {f"{arch}.vocab_size": _u32(model.vocab), f"{arch}.rope.dimension_count": _u32(model.head_dim)}
-        | _vocabulary(model)
+        | vocabulary(model.vocab)
     )
 
 

@@ -14,7 +14,7 @@ from oracle.artifacts.container import ArtifactError, Container, Identity, open_
 from oracle.artifacts.drafters import open_drafter_files
 from oracle.artifacts.opinions import second_opinion
 from oracle.artifacts.roles import GGUF_TARGET
-from oracle.artifacts.targets import ARCHITECTURES, GGUF_FAMILIES, HF_EMBEDDINGS, HF_HEADS, open_borrowed, open_target_files
+from oracle.artifacts.targets import GGUF_FAMILIES, HF_EMBEDDINGS, HF_HEADS, known_architectures, open_borrowed, open_target_files
 
 
 def inspect_artifact(path: str | Path, family: str | None = None) -> dict[str, Any]:
@@ -66,7 +66,7 @@ def _role(container: Container) -> str:
     first = str(named[0]) if isinstance(named, list) and named else ""
     if "Draft" in first or container.metadata.get("model_type") == muse.MODEL_TYPE:
         return "drafter"
-    return "target" if first in ARCHITECTURES.values() else "lender"
+    return "target" if first in known_architectures() else "lender"
 
 
 def _describe(report: dict[str, Any], container: Container, family: str | None) -> None:

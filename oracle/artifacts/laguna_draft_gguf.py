@@ -31,7 +31,7 @@ def roles(g: Geometry, flat: bool = False) -> dict[str, Role]:
     """Every tensor by key; ``flat``: the tap norms are one vector, not one row per tap."""
     made = drafter_roles(g, "gguf")
     taps = (len(g.tap_ids), g.target_hidden)
-    made["tap_norms"] = Role(TAP_NORMS, taps, ("tap", "in"), (taps[0] * taps[1],) if flat else taps)
+    made["tap_norm"] = Role(TAP_NORMS, taps, ("tap", "in"), (taps[0] * taps[1],) if flat else taps)
     made |= {f"{n}.attn_gate": Role(f"blk.{n}.{GATE}", (g.heads, g.hidden), ("head", "in")) for n in range(g.layers)}
     return made
 
@@ -40,9 +40,9 @@ def rearranged(g: Geometry) -> Callable[[dict[str, Weight]], dict[str, Weight]]:
     """The tap norms side by side, as the layers' parts have them."""
 
     def rearrange(weights: dict[str, Weight]) -> dict[str, Weight]:
-        norms = weights["tap_norms"]
+        norms = weights["tap_norm"]
         joined = Weight(norms.raw.reshape(1, -1), ("dim",), (len(g.tap_ids) * g.target_hidden,), norms.stored, norms.name)
-        return {k: w for k, w in weights.items() if k != "tap_norms"} | {"tap_norm": joined}
+        return weights | {"tap_norm": joined}
 
     return rearrange
 

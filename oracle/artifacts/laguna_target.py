@@ -238,6 +238,8 @@ def _layer(g: LagunaGeometry, found: dict[str, Weight], layer: int) -> LagunaLay
         both, width = own["expert_gate_up"], g.moe_intermediate
         gate, up = parts(both, g.experts, 0, width), parts(both, g.experts, width, 2 * width)
         down = parts(own["expert_down"], g.experts)
+    elif "expert_gate" in own:
+        gate, up, down = (parts(own[f"expert_{p}"], g.experts) for p in MLP)
     else:
         gate, up, down = (tuple(own[f"expert_{p}.{e}"] for e in range(g.experts)) for p in MLP)
     return LagunaLayer(**dense, mixture=Mixture(own["router"], gate, up, down, own["bias"]))

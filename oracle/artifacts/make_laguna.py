@@ -5,19 +5,20 @@ Source: `specs/laguna.md` 1.1, 1.2, 3.1 and 3.2.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-from oracle.artifacts import laguna, laguna_target
+from oracle.artifacts import laguna, laguna_draft_gguf, laguna_target
 from oracle.artifacts.blocks import PLAIN
-from oracle.artifacts.descriptions import hf_config
-from oracle.artifacts.ropes import yarn_factors
+from oracle.artifacts.descriptions import DTYPES, vocabulary
+from oracle.artifacts.ropes import stretched
 from oracle.artifacts.seeds import Recipe, plan
-from oracle.artifacts.writers import write_folder
+from oracle.artifacts.writers import Typed, write_folder, write_gguf
 from oracle.drafters.dialect import Geometry
-from oracle.recipes import Rope
+from oracle.recipes import Rope, Yarn
 from oracle.targets.laguna import LagunaGeometry
 
 # The rope of the released XS-2.1 model's full layers, on half the head; sliding layers have a plain one.
@@ -91,28 +92,46 @@ def make(out: Path, size: str, weights: str, seed: int, container: str | None, r
     for name in changes:
         if name not in known:
             raise ValueError(f"override {name!r}: expected one of {', '.join(known)}")
-    if container == "gguf" or weights not in PLAIN:
-        raise ValueError(f"family laguna is written as SafeTensors folders with weights {', '.join(PLAIN)}; found {container or weights!r}")
+    gguf = container == "gguf" or weights not in PLAIN
+    if gguf and size == "release" and role == "target":
+        raise ValueError("a Laguna target of release size is written as a SafeTensors folder")
     model = replace((TARGETS if role == "target" else DRAFTERS)[size], **changes)
-    recipe = Recipe(seed, weights, weights, size == "release", model.vocab // 3)
+    recipe = Recipe(seed, weights, "f32" if gguf else weights, size == "release", model.vocab // 3)
     if role == "target":
-        yield write_target(out, model, recipe)
+        yield _either(write_target, out / "target.gguf", model, recipe) if gguf else write_target(out, model, recipe)
         return
-    yield write_drafter(out, model, recipe)
+    if gguf and size == "release":
+        g = model.geometry()
+        write_gguf(out / "draft.gguf", draft_keys(g, model.eps, model.theta), plan(recipe, laguna_draft_gguf.roles(g)))
+        yield out / "draft.gguf"
+        return
+    yield _either(write_drafter, out / "draft.gguf", model, recipe) if gguf else write_drafter(out, model, recipe)
     if size != "release":
         same: dict[str, Any] = {"hidden": model.hidden, "vocab": model.vocab, "layers": model.target_layers}
-        yield write_target(out, replace(TARGETS[size], **same), recipe)
+        plain = weights if weights in PLAIN else "bf16"
+        yield write_target(out, replace(TARGETS[size], **same), replace(recipe, weights=plain, norms=plain))
+
+
+def _either(write: Callable[[Path, Model, Recipe], Path], goal: Path, model: Model, recipe: Recipe) -> Path:
+    """The GGUF of what ``write`` makes as a folder; quantised formats are encodings of f32."""
+    from oracle.artifacts.make_gguf import write_as_gguf
+
+    plain = recipe.weights if recipe.weights in PLAIN else "f32"
+    goal.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=goal.parent) as place:
+        return write_as_gguf(write(Path(place), model, replace(recipe, weights=plain, norms=plain)), goal, recipe)
 
 
 def target_geometry(model: Model) -> LagunaGeometry:
     """The geometry that the loader must find: more query heads on sliding layers than on full ones, a dense first layer."""
     width = int(model.head_dim * YARN["partial_rotary_factor"])
-    factors = yarn_factors(YARN["rope_theta"], width, YARN["factor"], YARN["original_max_position_embeddings"], 64.0, 1.0)
+    yarn = Yarn(YARN["factor"], YARN["original_max_position_embeddings"], YARN["beta_fast"], YARN["beta_slow"])
     sizes = {n: getattr(model, n) for n in ("hidden", "intermediate", "layers", "heads", "kv_heads", "head_dim", "vocab", "eps")}
     return LagunaGeometry(
         laguna.FAMILY,
         **sizes,
-        rope=Rope(YARN["rope_theta"], width, "neox", factors, YARN["attention_factor"]),
+        rope=stretched(YARN["rope_theta"], width, yarn, YARN["attention_factor"]),
+        yarn=yarn,
         attn_scale=model.head_dim**-0.5,
         context_length=model.context_length,
         layer_heads=tuple(model.heads + (model.kv_heads if s else 0) for s in model.sliding),
@@ -128,60 +147,110 @@ def target_geometry(model: Model) -> LagunaGeometry:
     )
 
 
-def _config(model: Model, stored: str) -> dict[str, Any]:
-    """The keys that every family's config has; they read sizes by the names that all models share."""
-    sized: Any = model
-    return hf_config(sized, stored)
+def _sizes(g: Geometry | LagunaGeometry, eps: float, stored: str) -> dict[str, Any]:
+    """The keys that every config has."""
+    return {
+        "hidden_size": g.hidden,
+        "intermediate_size": g.intermediate,
+        "num_hidden_layers": g.layers,
+        "num_attention_heads": g.heads,
+        "num_key_value_heads": g.kv_heads,
+        "head_dim": g.head_dim,
+        "hidden_act": "silu",
+        "rms_norm_eps": eps,
+        "max_position_embeddings": g.context_length,
+        "dtype": DTYPES[stored],
+        "bos_token_id": 0,
+        "eos_token_id": 1,
+        "model_type": laguna.FAMILY,
+        "vocab_size": g.vocab,
+        "attention_bias": False,
+    }
+
+
+def _rope(rope: Rope, head_dim: int, yarn: Yarn | None = None) -> dict[str, Any]:
+    table: dict[str, Any] = {"rope_type": "default", "rope_theta": rope.theta, "partial_rotary_factor": rope.dim / head_dim}
+    if yarn is not None:
+        table |= {"rope_type": "yarn", "factor": yarn.factor, "original_max_position_embeddings": yarn.original}
+        table |= {"beta_fast": yarn.fast, "beta_slow": yarn.slow, "attention_factor": rope.attention_factor}
+    return table
+
+
+def target_config(g: LagunaGeometry, stored: str, gating: str = "per-head") -> dict[str, Any]:
+    """``config.json`` of a target whose matrices are ``stored``."""
+    config = _sizes(g, g.eps, stored) | {
+        "architectures": [laguna_target.ARCHITECTURE],
+        "tie_word_embeddings": g.tied_embedding,
+        "gating": gating,
+        "num_attention_heads_per_layer": list(g.layer_heads),
+        "layer_types": [laguna_target.LAYER_TYPES[s] for s in g.sliding],
+        "mlp_layer_types": ["sparse" if s else "dense" for s in g.sparse],
+        "rope_parameters": {"full_attention": _rope(g.rope, g.head_dim, g.yarn)},
+        "num_experts": g.experts,
+        "moe_routed_scaling_factor": g.routed_scale,
+        "moe_router_logit_softcapping": g.router_cap or 0.0,
+        "moe_apply_router_weight_on_input": False,
+    }
+    if g.window is not None:
+        config["sliding_window"] = g.window
+        config["rope_parameters"]["sliding_attention"] = _rope(g.sliding_rope, g.head_dim)
+    if any(g.sparse):
+        config |= {"num_experts_per_tok": g.experts_per_token, "moe_intermediate_size": g.moe_intermediate}
+        config["shared_expert_intermediate_size"] = g.shared_intermediate
+    return config
 
 
 def write_target(out: Path, model: Model, recipe: Recipe) -> Path:
     """``target/`` in ``out``; ``naming`` packed: experts in one tensor, as Transformers keeps them."""
-    g = target_geometry(model)
-    config = _config(model, recipe.weights) | {
-        "architectures": [laguna_target.ARCHITECTURE],
-        "model_type": laguna.FAMILY,
-        "vocab_size": model.vocab,
-        "tie_word_embeddings": False,
-        "attention_bias": False,
-        "gating": "per-head",
-        "num_attention_heads_per_layer": list(g.layer_heads),
-        "layer_types": [laguna_target.LAYER_TYPES[s] for s in g.sliding],
-        "mlp_layer_types": ["sparse" if s else "dense" for s in g.sparse],
-        "sliding_window": model.window,
-        "rope_parameters": {"full_attention": YARN, "sliding_attention": NEAR},
-        "num_experts": model.experts,
-        "num_experts_per_tok": model.experts_per_token,
-        "moe_intermediate_size": model.moe_intermediate,
-        "shared_expert_intermediate_size": model.moe_intermediate,
-        "moe_routed_scaling_factor": ROUTED_SCALE,
-        "moe_router_logit_softcapping": 0.0,
-        "moe_apply_router_weight_on_input": False,
-    }
-    packed = model.naming == "packed"
-    write_folder(out / "target", config, plan(recipe, laguna_target.roles(g, packed, packed)))
+    g, packed = target_geometry(model), model.naming == "packed"
+    write_folder(out / "target", target_config(g, recipe.weights), plan(recipe, laguna_target.roles(g, packed, packed)))
     return out / "target"
+
+
+def draft_config(g: Geometry, eps: float, theta: float, stored: str) -> dict[str, Any]:
+    """``config.json`` of a drafter whose matrices are ``stored``."""
+    inner: dict[str, Any] = {"block_size": g.block_size, "mask_token_id": g.mask_token_id, "target_layer_ids": list(g.tap_ids)}
+    if g.target_layers is not None:
+        inner["num_target_layers"] = g.target_layers
+    return _sizes(g, eps, stored) | {
+        "architectures": [laguna.MARKER],
+        "draft_vocab_size": g.vocab,
+        "rope_theta": theta,
+        "sliding_window": g.window,
+        "layer_types": ["sliding_attention"] * g.layers,
+        "gating": "per-head",
+        "num_experts": 0,
+        "dflash_config": inner | {"causal": True},
+    }
+
+
+def draft_keys(g: Geometry, eps: float, theta: float) -> dict[str, Typed]:
+    """Keys of a drafter's GGUF: those of the generic drafter, causal, with the width of the taps (`laguna_draft_gguf`)."""
+    sizes = {
+        "block_count": g.layers,
+        "context_length": g.context_length,
+        "embedding_length": g.hidden,
+        "feed_forward_length": g.intermediate,
+        "attention.head_count": g.heads,
+        "attention.head_count_kv": g.kv_heads,
+        "attention.key_length": g.head_dim,
+        "attention.value_length": g.head_dim,
+        "attention.sliding_window": g.window,
+        "block_size": g.block_size,
+        "target_block_count": g.target_layers,
+        "target_hidden_size": g.target_hidden,
+    }
+    made = {k: Typed("u32", v) for k, v in sizes.items() if v is not None}
+    made |= {"attention.layer_norm_rms_epsilon": Typed("f32", eps), "rope.freq_base": Typed("f32", theta)}
+    made |= {"attention.causal": Typed("bool", True), "attention.sliding_window_pattern": Typed("array of bool", g.sliding)}
+    made["target_layers"] = Typed("array of i32", [t + 1 for t in g.tap_ids])
+    keys = {"general.architecture": Typed("string", "dflash")} | {f"dflash.{k}": v for k, v in made.items()}
+    return keys | vocabulary(g.vocab) | {"tokenizer.ggml.mask_token_id": Typed("u32", g.mask_token_id)}
 
 
 def write_drafter(out: Path, model: Model, recipe: Recipe) -> Path:
     """``drafter/`` in ``out``; ``naming`` split: q, k and v apart."""
-    config = _config(model, recipe.weights) | {
-        "architectures": [laguna.MARKER],
-        "model_type": laguna.FAMILY,
-        "vocab_size": model.vocab,
-        "draft_vocab_size": model.vocab,
-        "rope_theta": model.theta,
-        "sliding_window": model.window,
-        "layer_types": ["sliding_attention"] * model.layers,
-        "gating": "per-head",
-        "attention_bias": False,
-        "num_experts": 0,
-        "dflash_config": {
-            "block_size": model.block_size,
-            "mask_token_id": model.mask_token_id,
-            "num_target_layers": model.target_layers,
-            "target_layer_ids": list(model.tap_ids),
-            "causal": True,
-        },
-    }
-    write_folder(out / "drafter", config, plan(recipe, laguna.roles(model.geometry(), fused=model.naming != "split")))
+    g = model.geometry()
+    config = draft_config(g, model.eps, model.theta, recipe.weights)
+    write_folder(out / "drafter", config, plan(recipe, laguna.roles(g, fused=model.naming != "split")))
     return out / "drafter"

@@ -18,7 +18,7 @@ from oracle.recipes import Rope
 from oracle.targets.muse_glimmer import MuseGeometry
 
 if TYPE_CHECKING:
-    from oracle.artifacts.make import Model
+    from oracle.artifacts.make_models import Model
 
 CENTRED = ("input_norm", "post_norm", "post_attn_norm", "post_mlp_norm")
 
@@ -33,13 +33,13 @@ def write_muse_target(out: Path, model: Model, recipe: Recipe, kind: str) -> Pat
     g = _geometry(model, kind)
     if kind == "safetensors":
         planned = plan(recipe, roles(g, "hf"), added=dict.fromkeys(CENTRED, -1.0))
-        write_folder(out / "target", _config(model, recipe.weights), planned)
+        write_folder(out / "target", config(model, recipe.weights), planned)
         return out / "target"
     wanted = roles(g, "gguf")
     heads = {k: r for k, r in wanted.items() if k.endswith(("q_norm", "k_norm"))}
     planned = plan(recipe, {k: r for k, r in wanted.items() if k not in heads}, {"q": g.heads, "k": g.kv_heads})
     planned += [_constant(role.name, g.head_dim, g.qk_scale if key.endswith("q_norm") else 1.0) for key, role in heads.items()]
-    write_gguf(out / "target.gguf", _keys(model), planned)
+    write_gguf(out / "target.gguf", keys(model), planned)
     return out / "target.gguf"
 
 
@@ -71,7 +71,8 @@ def _constant(name: str, width: int, value: float) -> PlannedTensor:
     return PlannedTensor(name, (width,), "f32", lambda: iter([np.full(width, value, "<f4").view(np.uint8)[None]]))
 
 
-def _keys(model: Model) -> dict[str, Typed]:
+def keys(model: Model) -> dict[str, Typed]:
+    """Metadata of a GGUF, as llama.cpp's converter writes it (section 1.7)."""
     return target_keys(FAMILY, model) | {
         f"{FAMILY}.attention.sliding_window": Typed("u32", model.window),
         f"{FAMILY}.attention.sliding_window_pattern": Typed("array of bool", model.sliding),
@@ -80,7 +81,8 @@ def _keys(model: Model) -> dict[str, Typed]:
     }
 
 
-def _config(model: Model, stored: str) -> dict[str, Any]:
+def config(model: Model, stored: str) -> dict[str, Any]:
+    """``config.json`` of the multimodal wrapper with the text model inside."""
     text = hf_config(model, stored)
     dtype = text.pop("dtype")
     text["hidden_activation"] = text.pop("hidden_act")

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from oracle import ngrams
+from oracle.artifacts.blocks import PLAIN
 from oracle.artifacts.descriptions import DTYPES
 from oracle.artifacts.qwen38 import EPS, FAMILY, LAYERS
 from oracle.artifacts.qwen38_roles import HEAD, target_roles
@@ -65,7 +67,7 @@ class Qwen38Model:
     def geometry(self) -> Geometry:
         """The drafter's geometry that a loader must find in the file."""
         names = {f.name for f in fields(Geometry)} & {f.name for f in fields(self)}
-        values: dict[str, Any] = {n: getattr(self, n) for n in names} | {"target_layers": None}
+        values: dict[str, Any] = {n: getattr(self, n) for n in names}
         return Geometry(**values, layers=LAYERS, target_hidden=self.hidden, sliding=(False,) * LAYERS)
 
     def target(self) -> Qwen38Geometry:
@@ -88,6 +90,7 @@ class Qwen38Model:
             ngram_rows=tuple(ngrams.table_rows(made[n], DIVISOR) if n in made else 0 for n in layers),
             ple_dim=self.hidden,
             ple_taps=4,
+            ngram_origin=ngrams.Origin(self.ngram_base, SEED, DIVISOR) if self.ple_layers else None,
         )
 
 
@@ -111,22 +114,34 @@ def write_qwen38_drafter(out: Path, model: Qwen38Model, recipe: Recipe, kind: st
     """Write ``draft.gguf`` (raw tap ids, as the engine's own tool does) or ``drafter/``; returns it."""
     g = model.geometry()
     if kind == "gguf":
-        write_gguf(out / "draft.gguf", _keys(model), plan(recipe, drafter_roles(g, "gguf")))
+        write_gguf(out / "draft.gguf", draft_keys(g, EPS, model.theta), plan(recipe, drafter_roles(g, "gguf")))
         return out / "draft.gguf"
-    write_folder(out / "drafter", _draft_config(model, recipe.weights), plan(recipe, drafter_roles(g, "hf")))
+    write_folder(out / "drafter", draft_config(g, EPS, model.theta, recipe.weights), plan(recipe, drafter_roles(g, "hf")))
     return out / "drafter"
+
+
+def write_qwen38_target_gguf(out: Path, model: Qwen38Model, recipe: Recipe) -> Path:
+    """Write ``target.gguf`` in llama.cpp's layout; returns it. Quantised formats are encodings of f32."""
+    from oracle.artifacts.make_gguf import write_as_gguf
+
+    plain = recipe.weights if recipe.weights in PLAIN else "f32"
+    out.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=out) as place:
+        folder = write_qwen38_target(Path(place), model, replace(recipe, weights=plain, norms=plain))
+        return write_as_gguf(folder, out / "target.gguf", replace(recipe, norms="f32"))
 
 
 def write_qwen38_target(out: Path, model: Qwen38Model, recipe: Recipe) -> Path:
     """Write ``target/`` under the published names; returns it."""
-    roles = target_roles(model.target())
+    g = model.target()
+    roles = target_roles(g)
     planned = plan(recipe, roles, added=dict.fromkeys(CENTRED, -1.0))
-    tensors = [_published(p, role) for p, role in zip(planned, roles.values(), strict=True)]
-    write_folder(out / "target", _target_config(model, recipe.weights), tensors)
+    tensors = [published(p, role) for p, role in zip(planned, roles.values(), strict=True)]
+    write_folder(out / "target", target_config(g, recipe.weights), tensors)
     return out / "target"
 
 
-def _published(planned: PlannedTensor, role: Role) -> PlannedTensor:
+def published(planned: PlannedTensor, role: Role) -> PlannedTensor:
     """Name and shape in a text-only checkpoint: a convolution has a middle axis of one, experts stay apart."""
     shape = planned.shape
     if role.name.endswith("conv1d.weight"):
@@ -136,58 +151,62 @@ def _published(planned: PlannedTensor, role: Role) -> PlannedTensor:
     return replace(planned, name=role.name if role.name == HEAD else f"model.{role.name}", shape=shape)
 
 
-def _keys(model: Qwen38Model) -> dict[str, Typed]:
+def draft_keys(g: Geometry, eps: float, theta: float) -> dict[str, Typed]:
+    """Keys of a drafter's GGUF as the engine's own tool writes them (section 4.3): raw tap ids, flags as text, theta in f64."""
     sizes = {
-        "embedding_length": model.hidden,
-        "block_count": LAYERS,
-        "attention.head_count": model.heads,
-        "attention.head_count_kv": model.kv_heads,
-        "attention.key_length": model.head_dim,
-        "feed_forward_length": model.intermediate,
-        "vocab_size": model.vocab,
-        "block_size": model.block_size,
-        "mask_token_id": model.mask_token_id,
-        "context_length": model.context_length,
+        "embedding_length": g.hidden,
+        "block_count": g.layers,
+        "attention.head_count": g.heads,
+        "attention.head_count_kv": g.kv_heads,
+        "attention.key_length": g.head_dim,
+        "feed_forward_length": g.intermediate,
+        "vocab_size": g.vocab,
+        "block_size": g.block_size,
+        "mask_token_id": g.mask_token_id,
+        "context_length": g.context_length,
+        "target_block_count": g.target_layers,
         "markov_rank": 0,
     }
     flags = {"sample_from_anchor": "true", "attention.causal": "false", "has_confidence_head": "false"}
     keys = {"general.architecture": Typed("string", "dflash"), "general.name": Typed("string", f"seeded {FAMILY} drafter")}
-    keys |= {f"dflash.{k}": Typed("u32", v) for k, v in sizes.items()} | {f"dflash.{k}": Typed("string", v) for k, v in flags.items()}
-    keys["dflash.target_layers"] = Typed("array of u32", list(model.tap_ids))
-    return keys | {"dflash.rope.frequency_base": Typed("f64", model.theta)}
+    keys |= {f"dflash.{k}": Typed("u32", v) for k, v in sizes.items() if v is not None}
+    keys |= {f"dflash.{k}": Typed("string", v) for k, v in flags.items()}
+    if eps != EPS:
+        keys["dflash.attention.layer_norm_rms_epsilon"] = Typed("f32", eps)
+    keys["dflash.target_layers"] = Typed("array of u32", list(g.tap_ids))
+    return keys | {"dflash.rope.frequency_base": Typed("f64", theta)}
 
 
-def _draft_config(model: Qwen38Model, stored: str) -> dict[str, Any]:
-    return {
+def draft_config(g: Geometry, eps: float, theta: float, stored: str) -> dict[str, Any]:
+    """``config.json`` of a drafter (section 3.1)."""
+    config = {
         "architectures": ["DFlashDraftModel"],
         "model_type": "qwen3",
-        "hidden_size": model.hidden,
-        "intermediate_size": model.intermediate,
-        "num_hidden_layers": LAYERS,
-        "num_attention_heads": model.heads,
-        "num_key_value_heads": model.kv_heads,
-        "head_dim": model.head_dim,
+        "hidden_size": g.hidden,
+        "intermediate_size": g.intermediate,
+        "num_hidden_layers": g.layers,
+        "num_attention_heads": g.heads,
+        "num_key_value_heads": g.kv_heads,
+        "head_dim": g.head_dim,
         "hidden_act": "silu",
-        "rms_norm_eps": EPS,
-        "rope_theta": model.theta,
-        "vocab_size": model.vocab,
-        "max_position_embeddings": model.context_length,
+        "rms_norm_eps": eps,
+        "rope_theta": theta,
+        "vocab_size": g.vocab,
+        "max_position_embeddings": g.context_length,
         "attention_bias": False,
         "dtype": DTYPES[stored],
-        "block_size": model.block_size,
+        "block_size": g.block_size,
+        "num_target_layers": g.target_layers,
         "markov_rank": 0,
         "enable_confidence_head": False,
-        "dflash_config": {
-            "mask_token_id": model.mask_token_id,
-            "target_layer_ids": list(model.tap_ids),
-            "query_zero_predicts_next": True,
-        },
+        "dflash_config": {"mask_token_id": g.mask_token_id, "target_layer_ids": list(g.tap_ids), "query_zero_predicts_next": True},
     }
+    return {k: v for k, v in config.items() if v is not None}
 
 
-def _target_config(model: Qwen38Model, stored: str) -> dict[str, Any]:
-    g = model.target()
-    return {
+def target_config(g: Qwen38Geometry, stored: str) -> dict[str, Any]:
+    """``config.json`` of a text-only target (section 1.1); ``stored``: the format of its matrices."""
+    config = {
         "architectures": [ARCHITECTURE],
         "model_type": "qwen4_exp_text",
         "vocab_size": g.vocab,
@@ -198,10 +217,10 @@ def _target_config(model: Qwen38Model, stored: str) -> dict[str, Any]:
         "head_dim": g.head_dim,
         "hidden_act": "silu",
         "rms_norm_eps": g.eps,
-        "max_position_embeddings": model.context_length,
+        "max_position_embeddings": g.context_length,
         "tie_word_embeddings": False,
         "attention_bias": False,
-        "rope_parameters": {"rope_type": "default", "rope_theta": g.rope.theta, "partial_rotary_factor": 0.5},
+        "rope_parameters": {"rope_type": "default", "rope_theta": g.rope.theta, "partial_rotary_factor": g.rope.dim / g.head_dim},
         "linear_num_key_heads": g.key_heads,
         "linear_num_value_heads": g.value_heads,
         "linear_key_head_dim": g.key_dim,
@@ -213,7 +232,7 @@ def _target_config(model: Qwen38Model, stored: str) -> dict[str, Any]:
         "indexer_head_dim": g.index_dim,
         "indexer_budget": g.index_budget,
         "indexer_compress_ratio": g.index_ratio,
-        "full_attention_interval": 4,
+        "layer_types": ["full_attention" if s else "linear_attention" for s in g.sparse],
         "num_experts": g.experts,
         "num_experts_per_tok": g.experts_per_token,
         "moe_intermediate_size": g.intermediate,
@@ -221,16 +240,16 @@ def _target_config(model: Qwen38Model, stored: str) -> dict[str, Any]:
         "norm_topk_prob": True,
         "hc_count": g.streams,
         "hc_lowrank": g.hc_rank,
-        "ple_layer_ids": [n + 1 for n in model.ple_layers],
-        "ple_embed_dim": g.ple_dim,
-        "ple_conv_kernel_size": g.ple_taps,
-        "ngram_size": NGRAM,
-        "heads_per_ngram": model.per_ngram,
-        "ngram_vocab_size_base": model.ngram_base,
-        "make_ngram_vocab_size_divisible_by": DIVISOR,
-        "seed": SEED,
-        "split_ngram_parts": 1,
         "bos_token_id": 0,
         "eos_token_id": END,
         "dtype": DTYPES[stored],
     }
+    at = [n for n, recipe in enumerate(g.ngrams) if recipe is not None]
+    config["ple_layer_ids"] = [n + 1 for n in at]
+    if at:
+        recipe, origin = g.ngrams[at[0]], g.ngram_origin
+        assert recipe is not None and origin is not None
+        config |= {"ple_embed_dim": g.ple_dim, "ple_conv_kernel_size": g.ple_taps, "ngram_size": recipe.size}
+        config |= {"heads_per_ngram": recipe.per_size, "ngram_vocab_size_base": origin.base, "seed": origin.seed}
+        config |= {"make_ngram_vocab_size_divisible_by": origin.divisor, "split_ngram_parts": 1, "eos_token_id": recipe.end}
+    return config

@@ -18,6 +18,7 @@ from oracle.artifacts.qwen38_gguf_names import TABLE
 from oracle.artifacts.roles import GGUF_TARGET
 from oracle.artifacts.ropes import THETA
 from oracle.artifacts.sizes import LARGEST_HEAD_DIM, context_length, finish_gguf, vocabulary_rows
+from oracle.artifacts.writers import Typed
 from oracle.recipes import Rope
 from oracle.targets.qwen38_weights import OUTPUT_GATES, Qwen38Geometry
 
@@ -187,3 +188,66 @@ def _origin(keys: Fields, vocab: int, recipe: ngrams.NGrams, rows: int) -> ngram
     if ngrams.table_rows(recipe, origin.divisor) != rows:
         keys.refuse(names[2], f"a divisor that pads the table to its {rows} rows")
     return origin
+
+
+def target_keys(container: Container, g: Qwen38Geometry) -> dict[str, Typed]:
+    """The keys of ``g``; `ArtifactError` about ``container`` for what GGUF has no place for."""
+    if g.key_dim != g.value_dim:
+        fail(container.path, f"linear heads of {g.key_dim} and {g.value_dim} have no place in GGUF, which has one ssm.state_size")
+    sizes = {
+        "block_count": g.layers,
+        "context_length": g.context_length,
+        "embedding_length": g.hidden,
+        "vocab_size": g.vocab,
+        "attention.head_count": g.heads,
+        "attention.head_count_kv": g.kv_heads,
+        "attention.key_length": g.head_dim,
+        "attention.value_length": g.head_dim,
+        "attention.indexer.head_count": g.index_heads,
+        "attention.indexer.key_length": g.index_dim,
+        "attention.indexer.top_k": g.index_budget,
+        "rope.dimension_count": g.rope.dim,
+        "ssm.conv_kernel": g.conv_taps,
+        "ssm.state_size": g.key_dim,
+        "ssm.group_count": g.key_heads,
+        "ssm.time_step_rank": g.value_heads,
+        "ssm.inner_size": g.value_heads * g.value_dim,
+        "hyper_connection.count": g.streams,
+        "hyper_connection.low_rank": g.hc_rank,
+        "expert_count": g.experts,
+        "expert_used_count": g.experts_per_token,
+        "expert_feed_forward_length": g.intermediate,
+        "expert_shared_feed_forward_length": g.shared_intermediate,
+    }
+    made = {k: Typed("u32", v) for k, v in sizes.items() if v is not None}
+    made |= {"attention.layer_norm_rms_epsilon": Typed("f32", g.eps), "rope.freq_base": Typed("f32", g.rope.theta)}
+    made["rope.dimension_sections"] = Typed("array of i32", _sections(g.rope.dim // 2))
+    made["attention.recurrent_layers"] = Typed("array of bool", [not s for s in g.sparse])
+    made["attention.compress_ratios"] = Typed("array of i32", [g.index_ratio if s else 0 for s in g.sparse])
+    made["output_gate_type"] = Typed("string", g.output_gate)
+    return {"general.architecture": Typed("string", ARCH)} | {f"{ARCH}.{k}": v for k, v in (made | _ple_keys(container, g)).items()}
+
+
+def _sections(pairs: int) -> list[int]:
+    """How many pairs follow time, height and width; text does not depend on it. The release's 32 are 11, 11 and 10."""
+    third = pairs // 3
+    return [third + (pairs % 3 > 0), third + (pairs % 3 > 1), third, 0]
+
+
+def _ple_keys(container: Container, g: Qwen38Geometry) -> dict[str, Typed]:
+    at = [n for n, r in enumerate(g.ngrams) if r is not None]
+    if not at:
+        return {}
+    recipe = g.ngrams[at[0]]
+    assert recipe is not None
+    if len(at) > 1:
+        fail(container.path, f"n-gram tables of {len(at)} layers have no place in GGUF, which has one {TABLE}")
+    made = {"ple.layers": Typed("array of i32", at), "ple.ngram_size": Typed("u32", recipe.size)}
+    made |= {"ple.heads_per_ngram": Typed("u32", recipe.per_size), "ple.conv_kernel": Typed("u32", g.ple_taps)}
+    made |= {"ple.eos_token_id": Typed("u32", recipe.end), "embedding_length_per_layer_input": Typed("u32", g.ple_dim // recipe.heads)}
+    for name, values in (("layer_multipliers", recipe.multipliers), ("head_vocab_sizes", recipe.sizes), ("head_offsets", recipe.offsets)):
+        made[f"ple.{name}"] = Typed("array of u64", list(values))
+    if g.ngram_origin is not None:
+        named = {"vocab_size_base": g.ngram_origin.base, "seed": g.ngram_origin.seed, "divisor": g.ngram_origin.divisor}
+        made |= {f"ple.{k}": Typed("u32", v) for k, v in named.items()}
+    return made

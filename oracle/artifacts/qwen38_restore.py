@@ -47,7 +47,7 @@ def logarithm(w: Weight) -> Weight:
     if not (values < 0).all():
         raise ValueError(f"{w.name}: expected numbers below 0, which -exp(A_log) is, found {values.max():g}")
     exact = np.log(-values)
-    for stored in ("bf16", "f32"):
+    for stored in ("bf16", "f16", "f32"):
         rounded = blocks.decode(blocks.encode(exact[None], stored), stored, len(exact))[0]
         if _is_exponential(-values, rounded, w.stored):
             return Weight.of(rounded, w.axes, stored, w.name)

@@ -62,13 +62,18 @@ def target_family(container: Container) -> str:
     else:
         named = container.metadata.get("architectures")
         key, found = "architectures", named[0] if isinstance(named, list) and len(named) == 1 else named
-        known = {name: family for family, name in ARCHITECTURES.items()} | {qwen38_target.MULTIMODAL: qwen38_target.FAMILY}
+        known = known_architectures()
     if not isinstance(found, str) or found not in known:
         expected = " or ".join(repr(k) for k in known)
         fail(
             container.metadata_path, f"key {key}: expected {expected}, found {show(found)}; other targets are not supported by this version"
         )
     return known[found]
+
+
+def known_architectures() -> dict[str, str]:
+    """What a config's ``architectures`` may say, and the family it means."""
+    return {name: family for family, name in ARCHITECTURES.items()} | {qwen38_target.MULTIMODAL: qwen38_target.FAMILY}
 
 
 def _read_llama(container: Container) -> TargetParts:

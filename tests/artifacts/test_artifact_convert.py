@@ -29,7 +29,7 @@ def opened(family: str, path: Path) -> Any:
 
 
 def everything(files: Any) -> dict[str, tuple[str, bytes]]:
-    return {k: (w.stored, w.raw.tobytes()) for k, w in convert._by_role(files.weights).items()}
+    return {k: (w.stored, w.raw.tobytes()) for k, w in convert.by_role(files.weights).items()}
 
 
 def other(container: str, path: Path) -> Path:
@@ -46,8 +46,8 @@ def test_a_converted_model_is_the_one_made_in_that_container(family: str, contai
     done = convert_artifact(both[0], other(container, tmp_path), family if family != "llama" else None)
     got, source, want = (opened(family, p) for p in (done.path, both[0], both[1]))
     assert {k: v[0] for k, v in everything(got).items()} == {k: v[0] for k, v in everything(source).items()}
-    for key, w in convert._by_role(got.weights).items():
-        reference = convert._by_role(want.weights)[key]
+    for key, w in convert.by_role(got.weights).items():
+        reference = convert.by_role(want.weights)[key]
         assert np.array_equal(w.array(), reference.array()) or w.stored != reference.stored
     assert done.tensors == len(everything(source))
 
