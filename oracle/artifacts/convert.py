@@ -134,8 +134,9 @@ def _write(container: Container, plan: Written, path: Path, kind: str) -> list[s
     if kind == "gguf":
         keys = plan.keys | {"general.name": Typed("string", container.path.name)}
         write_gguf(path, {k: v for k, v in keys.items() if v.value is not None}, tensors)
-        count = len(keys["tokenizer.ggml.tokens"].value)
-        return [*plan.notes, f"the tokenizer is not part of the folder's config: {count} numbered tokens stand in for it"]
+        tokens = keys.get("tokenizer.ggml.tokens")
+        stand_in = f"{len(tokens.value)} numbered tokens stand in for it" if tokens else "the file has none"
+        return [*plan.notes, f"the tokenizer is not part of the folder's config: {stand_in}"]
     write_folder(path, {k: v for k, v in plan.config.items() if v is not None}, tensors)
     return [*plan.notes, "the tokenizer of the GGUF file is not carried over: a config has no place for it"]
 

@@ -45,7 +45,10 @@ def plan_drafter(container: Container, files: DrafterFiles, weights: dict[str, W
     model = drafter_model(g, d, biased)
     if gguf:
         return Written(tensors, keys=draft_keys(family, model) | eos_of(container, kind))
-    return Written(tensors, config=draft_config(family, model, weights["norm"].stored) | eos_of(container, kind))
+    config = draft_config(family, model, weights["norm"].stored)
+    if g.target_layers is not None:
+        config["num_target_layers"] = g.target_layers
+    return Written(tensors, config=config | eos_of(container, kind))
 
 
 def drafter_model(g: Geometry, d: Dialect, biased: bool = False) -> Model:

@@ -36,8 +36,7 @@ def plan_drafter(container: Container, files: DrafterFiles, weights: dict[str, W
     roles = drafter_roles(g, "gguf" if kind == "gguf" else "hf")
     tensors = {key: carried(role, weights[key]) for key, role in roles.items()}
     if kind == "gguf":
-        keys = make_qwen38.draft_keys(g, d.eps, d.rope.theta) | vocabulary(g.vocab)
-        return Written(tensors, keys | eos_of(container, kind))
+        return Written(tensors, make_qwen38.draft_keys(g, d.eps, d.rope.theta))
     config = make_qwen38.draft_config(g, d.eps, d.rope.theta, weights["norm"].stored)
     return Written(tensors, config=config | eos_of(container, kind))
 

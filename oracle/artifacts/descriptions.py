@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from oracle.artifacts import muse
+from oracle.artifacts.heads import MARKOV_TYPE
 from oracle.artifacts.sizes import TARGET_BLOCK_COUNT
 from oracle.artifacts.writers import Typed
 
@@ -147,6 +148,8 @@ _DFLASH2["selector_top_k"] = "selector_top_k"
 def _head_keys(model: Model) -> dict[str, Typed]:
     """GGUF keys of DFlash 2 and DSpark parts."""
     keys = {f"dflash.{key}": _u32(getattr(model, name)) for key, name in _DFLASH2.items() if getattr(model, name)}
+    if model.markov_rank and model.markov != "vanilla":
+        keys[MARKOV_TYPE] = Typed("string", model.markov)
     if model.confidence != "none":
         keys["dflash.has_confidence_head"] = Typed("bool", True)
     if model.markov_rank or model.confidence != "none":

@@ -26,9 +26,9 @@ HF_LAYER = {
     "mlp_conv_kernel": "mlp_conv.kernel_projection.weight",
 }
 GGUF_LAYER = {
-    "attn_conv_base": "attn_conv_base.weight",
+    "attn_conv_base": "attn_conv_base",
     "attn_conv_kernel": "attn_conv_proj.weight",
-    "mlp_conv_base": "ffn_conv_base.weight",
+    "mlp_conv_base": "ffn_conv_base",
     "mlp_conv_kernel": "ffn_conv_proj.weight",
 }
 HF_HEADS = {
@@ -45,12 +45,18 @@ HF_HEADS = {
     "confidence_bias": "confidence_head.proj.bias",
     "head": "lm_head.weight",
 }
+# llama.cpp knows the vanilla Markov head alone: the names of the others' parts and their key are the lab's own.
+MARKOV_TYPE = "dflash.markov_head_type"
 GGUF_HEADS = {
     "selector.predecessor": "selector_predecessor.weight",
     "selector.successor": "selector_successor.weight",
     "selector.hidden": "selector_hidden.weight",
     "markov.w1": "markov_w1.weight",
     "markov.w2": "markov_w2.weight",
+    "markov.gate": "markov_gate.weight",
+    "markov.gate_bias": "markov_gate.bias",
+    "markov.joint": "markov_joint.weight",
+    "markov.joint_bias": "markov_joint.bias",
     "confidence": "conf_proj.weight",
     "confidence_bias": "conf_proj.bias",
     "head": "output.weight",
@@ -95,11 +101,13 @@ def read_config_heads(config: Fields, inner: Fields, hidden: int, vocab: int) ->
 
 
 def read_gguf_heads(keys: Fields, names: set[str], container: Container, hidden: int, vocab: int) -> Heads:
-    """The heads of a GGUF: keys for DFlash 2, the presence of its tensors for DSpark (only the vanilla head has names there)."""
+    """The heads of a GGUF: keys for DFlash 2, the presence of its tensors for DSpark."""
     heads = _dflash2(lambda key: keys, "dflash.", hidden, vocab)
     if GGUF_HEADS["markov.w1"] in names:
         heads.sizes["markov_rank"] = container.tensors[GGUF_HEADS["markov.w1"]].shape[-1]
-        heads.switches["markov"] = "vanilla"
+        heads.switches["markov"] = keys.text(MARKOV_TYPE, MARKOV_KINDS[0])
+        if heads.switches["markov"] not in MARKOV_KINDS:
+            keys.refuse(MARKOV_TYPE, " or ".join(MARKOV_KINDS))
     if keys.flag("dflash.has_confidence_head", GGUF_HEADS["confidence"] in names):
         wide = GGUF_HEADS["confidence"] in names and container.tensors[GGUF_HEADS["confidence"]].shape[-1] != hidden
         heads.switches["confidence"] = "markov" if wide and "markov" in heads.switches else "hidden"
@@ -154,8 +162,6 @@ def head_roles(g: Geometry, heads: Heads, style: str, names: set[str]) -> dict[s
     outer = GGUF_HEADS if style == "gguf" else HF_HEADS
     layer, stem = (GGUF_LAYER, "blk") if style == "gguf" else (HF_LAYER, "layers")
     shapes = _shapes(g, heads, names)
-    if shapes.keys() - outer.keys():
-        raise ValueError(f"a {heads.switches['markov']} Markov head has no tensor names in GGUF; only SafeTensors holds it")
     roles = {key: Role(outer[key], *shape) for key, shape in shapes.items()}
     for key in ("selector.predecessor", "selector.successor"):
         if key in roles and roles[key].name not in names and roles[key].name.removesuffix(".weight") in names:
@@ -165,7 +171,10 @@ def head_roles(g: Geometry, heads: Heads, style: str, names: set[str]) -> dict[s
         for n in range(g.layers):
             for part in ("attn_conv", "mlp_conv"):
                 kernel = (2, g.conv_kernel, groups, g.hidden)
-                roles[f"{n}.{part}_base"] = Role(f"{stem}.{n}.{layer[f'{part}_base']}", base, ("side", "tap", "dim"), base)
+                name = f"{stem}.{n}.{layer[f'{part}_base']}"
+                # Some writers end it as they end every matrix.
+                name = f"{name}.weight" if f"{name}.weight" in names else name
+                roles[f"{n}.{part}_base"] = Role(name, base, ("side", "tap", "dim"), base)
                 roles[f"{n}.{part}_kernel"] = Role(f"{stem}.{n}.{layer[f'{part}_kernel']}", kernel, ("side", "tap", "group", "in"))
     return roles
 

@@ -28,7 +28,7 @@ class Reordered(Weight):
         made |= {"_source": source, "_rows": rows, "_columns": columns, "_bytes": moved}
         for name, value in made.items():
             object.__setattr__(self, name, value)
-        if self.row_count * self.width != source.row_count * source.width:
+        if self.width != source.width or self.row_count != (source.row_count if rows is None else len(rows)):
             raise ValueError(f"{source.name}: {source.shape} cannot be reordered into {shape}")
 
     @property

@@ -175,9 +175,10 @@ def weight(tensor: StoredTensor, role: Role) -> Weight:
     if not blocks.readable(tensor.stored):
         fail(tensor.path, f"{what} is stored as {tensor.stored}; expected one of {', '.join(blocks.DECODABLE)}, convert it")
     raw = tensor.raw
-    if len(role.shape) > 1 and role.axes[-1] != "in":
+    rows = math.prod(role.shape[:-1])
+    if len(role.shape) > 1 and raw.shape[0] != rows and raw.size % rows == 0:
         # A bias [head, dim] is one row in the file and one row per head here.
-        raw = raw.reshape(math.prod(role.shape[:-1]), -1)
+        raw = raw.reshape(rows, -1)
     try:
         return Weight(raw, role.axes, role.shape, tensor.stored, f"{tensor.path.name}:{tensor.name}")
     except ValueError as error:

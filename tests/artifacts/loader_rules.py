@@ -31,10 +31,16 @@ GROUPS = (
     Group("Generic drafter, folder", "`dflash-generic.md` 4 to 9, 18", "test_bad_safetensors", "test_a_wrong_generic_drafter_is_refused"),
     Group("DFlash 2 and DSpark parts", "`dflash-generic.md` 11, 12, 14, 15", "test_artifact_heads", "test_a_half_declared_head_is_refused"),
     Group("Laguna drafter", "`laguna.md` 4", "test_laguna_drafter", "test_every_rule_refuses_by_name"),
+    Group("Laguna drafter, GGUF", "`laguna.md` 4", "test_target_gguf", "test_a_wrong_laguna_drafter_is_refused"),
+    Group("DeepSpec drafter, GGUF", "`qwen38-flash-next.md` 4.1 to 4.3", "test_qwen38_drafter", "test_a_file_is_refused_by_rule"),
+    Group("DeepSpec drafter, folder", "`qwen38-flash-next.md` 3.1, 4.2", "test_qwen38_drafter", "test_a_config_is_refused_by_rule"),
     Group("Llama target, GGUF", "`dflash-generic.md` 2, 9", "test_bad_gguf", "test_a_wrong_target_is_refused"),
     Group("Llama target, folder", "`dflash-generic.md` 2, 9", "test_bad_safetensors", "test_a_wrong_target_is_refused"),
     Group("Muse Glimmer target, GGUF", "`muse-glimmer.md` 2, 4", "test_muse_target", "test_a_wrong_gguf_is_refused"),
     Group("Muse Glimmer target, folder", "`muse-glimmer.md` 2, 4", "test_muse_target", "test_a_wrong_folder_is_refused"),
+    Group("Laguna target, GGUF", "`laguna.md` 1.1 to 1.4", "test_target_gguf", "test_a_wrong_laguna_target_is_refused"),
+    Group("Qwen3.8-Flash-Next target, GGUF", "`qwen38-flash-next.md` 1.1 to 1.8", "test_target_gguf", "test_a_wrong_qwen38_target_is_refused"),
+    Group("Qwen3.8-Flash-Next target, folder", "`qwen38-flash-next.md` 1.1, 1.8", "test_qwen38_drafter", "test_a_target_is_refused_by_rule"),
 )
 # Rules with a test of their own: (rule, source, module, test).
 SINGLE = (
@@ -49,7 +55,8 @@ SINGLE = (
      "test_a_map_that_leaves_the_vocabulary_or_repeats_is_refused"),
     ("DFlash 2 parts in another family", "`dflash-generic.md` 4", "test_artifact_heads", "test_other_families_keep_refusing_these_parts"),
     ("q, k, v split in part", "`laguna.md` 4", "test_laguna_drafter", "test_an_incomplete_split_is_refused"),
-    ("a Laguna drafter in GGUF without gates and tap norms", "`laguna.md` 4", "test_laguna_drafter", "test_a_gguf_without_its_own_parts_is_refused"),
+    ("a Laguna drafter in GGUF without gates and tap norms", "`laguna.md` 4", "test_laguna_drafter",
+     "test_a_gguf_without_its_own_parts_is_refused"),
     ("another reading by the container's library", "inspection", "test_artifact_opinions", "test_each_kind_of_disagreement_is_a_problem"),
     ("a file the container's library cannot read", "inspection", "test_artifact_opinions",
      "test_a_library_that_fails_is_a_problem_of_the_file"),
@@ -60,6 +67,12 @@ SINGLE = (
      "test_metadata_that_the_other_container_cannot_say_is_refused"),
     ("a file that does not read back as its source", "conversion", "test_artifact_convert",
      "test_a_file_that_does_not_read_back_as_the_source_is_not_kept"),
+    ("a model whose parts GGUF has no place for", "conversion", "test_convert_families", "test_what_gguf_has_no_place_for_is_refused"),
+    ("a number that no format of the other container holds", "conversion", "test_convert_families",
+     "test_a_norm_with_its_one_takes_the_format_that_holds_it"),
+    ("hash constants of an unknown seed in a config", "conversion", "test_convert_families",
+     "test_hash_constants_without_their_seed_have_no_place_in_a_config"),
+    ("experts of two formats in one tensor", "conversion", "test_convert_families", "test_experts_of_two_formats_have_no_tensor_in_common"),
 )  # fmt: skip
 
 

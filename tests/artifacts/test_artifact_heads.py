@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from oracle.artifacts import ArtifactError, make_artifact, open_borrowed, open_drafter_files
+from oracle.artifacts.gguf_file import read_gguf
 from oracle.artifacts.seeds import values_of
+from oracle.artifacts.writers import PlannedTensor, Typed, write_gguf
 from oracle.models import open_drafter
 from oracle.readings import Exact
 
@@ -26,10 +28,11 @@ HEADS = {
     "vanilla markov": DSPARK,
     "vanilla markov, 1 + N": DSPARK | {"sample_from_anchor": False},
     "confidence alone": {"confidence": "hidden"},
+    "gated markov": DSPARK | {"markov": "gated"},
+    "recurrent markov": DSPARK | {"markov": "rnn", "confidence": "hidden"},
     "reduced vocabulary": {"draft_vocab": 40},
     "reduced vocabulary with markov": DSPARK | {"draft_vocab": 40},
 }
-FOLDER_ONLY = {"gated markov": DSPARK | {"markov": "gated"}, "recurrent markov": DSPARK | {"markov": "rnn", "confidence": "hidden"}}
 
 
 def made(out: Path, container: str, heads: dict[str, Any]) -> list[Path]:
@@ -57,16 +60,24 @@ def test_both_containers_hold_the_same_drafter(name: str, tmp_path: Path) -> Non
     assert (b1.confidence is not None) == ("confidence" in HEADS[name])
 
 
-@pytest.mark.parametrize("name", FOLDER_ONLY)
-def test_heads_without_names_in_gguf_open_from_a_folder(name: str, tmp_path: Path) -> None:
-    files = open_drafter_files(made(tmp_path, "safetensors", FOLDER_ONLY[name])[0])
-    assert files.weights.markov is not None
-    part = files.weights.markov.gate if "gated" in name else files.weights.markov.joint
-    assert part is not None
-    key = "markov.gate" if "gated" in name else "markov.joint"
-    assert np.array_equal(part.array(), values_of(3, key, part.shape).astype(np.float32))
-    with pytest.raises(ValueError, match="no tensor names in GGUF"):
-        made(tmp_path / "gguf", "gguf", FOLDER_ONLY[name])
+def test_a_gated_and_a_recurrent_head_are_in_their_roles(tmp_path: Path) -> None:
+    for name, key in (("gated markov", "gate"), ("recurrent markov", "joint")):
+        files = open_drafter_files(made(tmp_path / key, "safetensors", HEADS[name])[0])
+        assert files.weights.markov is not None
+        part = getattr(files.weights.markov, key)
+        assert np.array_equal(part.array(), values_of(3, f"markov.{key}", part.shape).astype(np.float32))
+
+
+def test_a_convolution_may_be_named_as_every_matrix_is(tmp_path: Path) -> None:
+    path = made(tmp_path, "gguf", DFLASH2)[0]
+    container = read_gguf(path)
+    names = {n: f"{n}.weight" if n.endswith("conv_base") else n for n in container.tensors}
+    assert sum(n != new for n, new in names.items()) == 4
+    keys = {k: Typed(container.kinds[k], v.tolist() if isinstance(v, np.ndarray) else v) for k, v in container.metadata.items()}
+    tensors = [PlannedTensor(names[n], t.shape, t.stored, lambda t=t: iter([t.raw])) for n, t in container.tensors.items()]  # type: ignore[misc]
+    write_gguf(tmp_path / "other.gguf", keys, tensors)
+    one, two = (open_drafter_files(p).weights.layers[1].mlp_conv_base for p in (path, tmp_path / "other.gguf"))
+    assert np.array_equal(one.array(), two.array())
 
 
 def test_every_tensor_is_in_its_role(tmp_path: Path) -> None:

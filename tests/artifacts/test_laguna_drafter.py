@@ -182,7 +182,7 @@ def test_a_gguf_without_its_own_parts_is_refused(tmp_path: Path) -> None:
 
     path = tmp_path / "d.gguf"
     path.write_bytes(qwen3_gguf().render())
-    with pytest.raises(ArtifactError, match="missing tensors: .enc.aux_norm.weight"):
+    with pytest.raises(ArtifactError, match=r"missing tensors: 'enc.aux_norm.weight'"):
         open_drafter_files(path, "laguna")
 
 

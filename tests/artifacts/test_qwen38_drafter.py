@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +12,12 @@ import pytest
 
 from oracle.artifacts import ArtifactError, make_artifact, open_drafter_files, open_target_files, qwen38
 from oracle.artifacts.gguf_file import read_gguf
-from oracle.artifacts.writers import PlannedTensor, Typed, write_gguf
+from oracle.artifacts.writers import Typed
+from tests.artifacts.gguf_edit import Edit, Keys, Tensors, add, drop, put, rewritten
+
+D = "dflash."
 
 SIZES: dict[str, Any] = {"hidden": 16, "intermediate": 24, "heads": 4, "kv_heads": 2, "head_dim": 8, "vocab": 40, "mask_token_id": 36}
-D = "dflash."
-Keys = dict[str, Typed]
-Tensors = dict[str, PlannedTensor]
-
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -29,40 +27,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_artifact("qwen38-flash-next", "tiny", "f32", tmp_path_factory.mktemp("gguf"), seed=3, container="gguf", **SIZES)[0]
-
-
-def rewritten(gguf: Path, out: Path, edit: Callable[[Keys, Tensors], None]) -> Path:
-    """The file with its keys and tensors edited."""
-    container = read_gguf(gguf)
-    keys = {k: Typed(container.kinds[k], v.tolist() if isinstance(v, np.ndarray) else v) for k, v in container.metadata.items()}
-    raws = {n: t.raw for n, t in container.tensors.items()}
-    tensors = {n: PlannedTensor(n, t.shape, t.stored, lambda n=n: iter([raws[n]])) for n, t in container.tensors.items()}  # type: ignore[misc]
-    edit(keys, tensors)
-    write_gguf(out, keys, list(tensors.values()))
-    return out
-
-
-def zeros(name: str, *shape: int) -> PlannedTensor:
-    return PlannedTensor(name, shape, "f32", lambda: iter([np.zeros(shape, "<f4").view(np.uint8).reshape(shape[0], -1)]))
-
-
-def add(name: str, *shape: int) -> Callable[[Keys, Tensors], None]:
-    return lambda keys, tensors: tensors.update({name: zeros(name, *shape)})
-
-
-def put(name: str, kind: str, value: Any) -> Callable[[Keys, Tensors], None]:
-    return lambda keys, tensors: keys.update({D + name: Typed(kind, value)})
-
-
-def drop(*names: str) -> Callable[[Keys, Tensors], None]:
-    """Without keys or tensors of these names."""
-
-    def edit(keys: Keys, tensors: Tensors) -> None:
-        for name in names:
-            keys.pop(D + name, None)
-            tensors.pop(name, None)
-
-    return edit
 
 
 def test_it_has_58_tensors_and_predicts_from_the_anchor(folder: Path, gguf: Path):
@@ -89,7 +53,7 @@ def test_a_writer_that_stores_taps_plus_one_is_told_by_its_keys(gguf: Path, tmp_
     assert made.geometry == open_drafter_files(gguf).geometry and made.dialect == open_drafter_files(gguf).dialect
 
 
-REFUSED: dict[str, tuple[Callable[[Keys, Tensors], None], list[str]]] = {
+REFUSED: dict[str, tuple[Edit, list[str]]] = {
     "a selector": (add("selector_hidden.weight", 4, 16), ["selector_hidden.weight", "a DFlash 2 part", "58"]),
     "a convolution": (add("blk.0.attn_conv_base.weight", 4, 16), ["attn_conv_base", "a DFlash 2 part"]),
     "a convolution's projection": (add("blk.0.ffn_conv_proj.weight", 4, 16), ["ffn_conv_proj", "a DFlash 2 part"]),
