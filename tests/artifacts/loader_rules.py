@@ -39,8 +39,8 @@ GROUPS = (
     Group("Muse Glimmer target, GGUF", "`muse-glimmer.md` 2, 4", "test_muse_target", "test_a_wrong_gguf_is_refused"),
     Group("Muse Glimmer target, folder", "`muse-glimmer.md` 2, 4", "test_muse_target", "test_a_wrong_folder_is_refused"),
     Group("Laguna target, GGUF", "`laguna.md` 1.1 to 1.4", "test_target_gguf", "test_a_wrong_laguna_target_is_refused"),
-    Group("Qwen3.8-Flash-Next target, GGUF", "`qwen38-flash-next.md` 1.1 to 1.8", "test_target_gguf", "test_a_wrong_qwen38_target_is_refused"),
-    Group("Qwen3.8-Flash-Next target, folder", "`qwen38-flash-next.md` 1.1, 1.8", "test_qwen38_drafter", "test_a_target_is_refused_by_rule"),
+    Group("Qwen3.8 target, GGUF", "`qwen38-flash-next.md` 1.1 to 1.8", "test_target_gguf", "test_a_wrong_qwen38_target_is_refused"),
+    Group("Qwen3.8 target, folder", "`qwen38-flash-next.md` 1.1, 1.8", "test_qwen38_drafter", "test_a_target_is_refused_by_rule"),
 )
 # Rules with a test of their own: (rule, source, module, test).
 SINGLE = (
