@@ -103,8 +103,7 @@ class Dialect:
     def override(self, pairs: dict[str, str]) -> Dialect:
         """This dialect with ``--dialect key=value`` pairs applied; `DialectError` names a key or value that does not fit."""
         changes: dict[str, Any] = {}
-        known = ({f.name for f in fields(self)} | {"rope_theta", "rope_style", "block_mask", "engine"}) - {"family", "rope", "causal"}
-        rope = self.rope
+        known, rope = switches(), self.rope
         for key, text in pairs.items():
             if key not in known:
                 raise DialectError(f"dialect switch {key!r} is unknown; known: {', '.join(sorted(known))}")
@@ -143,3 +142,8 @@ class Dialect:
             known = f"expected one of {', '.join(engines)}" if engines else "all engines of this family read it alike"
             raise DialectError(f"dialect engine={name!r} of family {self.family}: {known}")
         return engines[name]
+
+
+def switches() -> set[str]:
+    """Every key that ``--dialect key=value`` takes."""
+    return ({f.name for f in fields(Dialect)} | {"rope_theta", "rope_style", "block_mask", "engine"}) - {"family", "rope", "causal"}
