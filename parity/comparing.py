@@ -15,6 +15,8 @@ from oracle.arithmetic import Arithmetic
 from oracle.readings import Noise
 from parity.case import Case
 from parity.errors import UsageError
+from parity.explain.patterns import recurrence
+from parity.explain.world import World
 from parity.judge import Judge
 from parity.local import Local
 from parity.models import Progress, declared_stages, open_case_model, run
@@ -38,12 +40,14 @@ def compare_dump(
     members: int = 8,
     required: Iterable[str] = (),
     certify: bool = False,
+    repeats: Iterable[Dump] = (),
     progress: Progress | None = None,
 ) -> Report:
     """Judge ``dump`` against the oracle.
 
     ``required``: stage patterns whose absence is *missing* (inconclusive), not merely unseen, or conventions of `sensitivity.KNOBS`
-    that the case must be able to certify. ``certify``: add the sensitivity ledger.
+    that the case must be able to certify. ``certify``: add the sensitivity ledger. ``repeats``: dumps of further runs of the same
+    candidate on the same case: a divergence that differs between them is not reproducible.
     """
     if mode not in MODES:
         raise UsageError(f"mode {mode!r}: expected {', '.join(MODES)}")
@@ -66,10 +70,11 @@ def compare_dump(
     if "local" in report.modes:
         began = time.perf_counter()
         say("local: oracle on the candidate's inputs")
-        tape = Local(dump, arithmetic, Judge(arithmetic, total))
+        tape = Local(dump, arithmetic, Judge(arithmetic, total), world=World(dump, case, tuple(repeats)))
         with threads_for(open_case_model(case)):
             run(case, Noise(arithmetic), tape)
         report.stages += tape.stages
+        _recurrences(case, tape)
         report.divergences += tape.divergences
         report.margins += tape.margins
         report.timing["local_s"] = time.perf_counter() - began
@@ -82,6 +87,19 @@ def compare_dump(
         _merge_rolled(report, rolled.divergences, [key for key, _, _ in names])
         report.timing["rolled_s"] = time.perf_counter() - began
     return report
+
+
+def _recurrences(case: Case, tape: Local) -> None:
+    """The steps in which a stage diverges, among those in which it was compared, on each of its divergences."""
+    compared: dict[str, list[int]] = {}
+    diverging: dict[str, list[int]] = {}
+    for s in tape.stages:
+        compared.setdefault(s.stage, []).append(s.step)
+    for d in tape.divergences:
+        diverging.setdefault(d.stage, []).append(d.step)
+    for d in tape.divergences:
+        d.extent.steps = sorted(set(diverging[d.stage]))
+        d.extent.recurrence = recurrence(case, sorted(set(compared.get(d.stage, []))), d.extent.steps)
 
 
 def check_identity(case: Case, dump: Dump) -> None:

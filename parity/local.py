@@ -16,6 +16,11 @@ from parity import information
 from parity.block_choices import block_choices
 from parity.explain import explain
 from parity.explain.base import Suspect
+from parity.explain.choices import explanations as choice_explanations
+from parity.explain.patterns import along_axes, form, runs
+from parity.explain.separate import separate
+from parity.explain.signature import signature
+from parity.explain.world import NOWHERE, World
 from parity.judge import Judge, Verdict
 from parity.margins import among, choices
 from parity.memberships import OwnScores, broken, memberships
@@ -24,8 +29,8 @@ from parity.report import Divergence, Extent, Margin, StageResult
 if TYPE_CHECKING:
     from dumps import Dump, StageRecord
 
-# Explaining costs a few re-applications of one operation; a run that diverges everywhere is explained at its first stages.
-EXPLAINED = 12
+# Explaining costs many re-applications of one operation: the first stages are tried with every mistake, later ones with those found before.
+EXPLAINED, HINTED = 12, 96
 
 
 @dataclass
@@ -73,6 +78,9 @@ class Local:
     blocks: Tensor | None = None
     scores: OwnScores = field(default_factory=OwnScores)
     explained: int = EXPLAINED
+    hinted: int = HINTED
+    world: World = NOWHERE
+    hints: set[str] = field(default_factory=set)
 
     def __call__(self, stage: Stage, y: Tensor, reading: Reading) -> Tensor:
         stage = consumed(self.arithmetic, stage)
@@ -147,21 +155,40 @@ class Local:
 
     def _diverged(self, stage: Stage, y: Tensor, c: Array, verdict: Verdict, result: StageResult) -> None:
         """A divergence with its extent, and what explains it."""
-        at = verdict.worst
         where, what = verdict.ratio > 1, ""
         if not where.any():
             where = np.broadcast_to((verdict.row_ratio > 1).reshape(-1, *([1] * (where.ndim - 1))), where.shape)
             what = "every element is within its own tolerance; the row's rms error is not"
         if not where.any():
             where, what = np.ones(y.data.shape, bool), "small in every row, the same in all"
-        values = (float(y.data[at]), float(c[at]))
-        made = divergence(
-            stage, y.axes, at, result.pass_factor, self._proven(stage, y, c, at), *values, "local", extent(where, y.axes), what
-        )
-        if self.explained > 0:
-            self.explained -= 1
-            made.explanations = [asdict(e) for e in explain(self.judge, Suspect(stage, y, c, where))]
-        self.divergences.append(made)
+        for part, explanations in self._explained(Suspect(stage, y, c, where, self.world), verdict):
+            at = _worst_of(verdict.ratio, part.where)
+            ratio = result.pass_factor if part.where is where else float(verdict.ratio[at])
+            made = divergence(
+                stage,
+                y.axes,
+                at,
+                ratio,
+                self._proven(stage, y, c, at),
+                float(y.data[at]),
+                float(c[at]),
+                "local",
+                extent(part.where, y.axes),
+                what,
+            )
+            made.signature, made.explanations = signature(part), explanations
+            self.divergences.append(made)
+
+    def _explained(self, s: Suspect, verdict: Verdict) -> list[tuple[Suspect, list[dict[str, Any]]]]:
+        """The stage's divergence in as many parts as it holds mistakes, each with its explanations."""
+        if self.explained <= 0 and (not self.hints or self.hinted <= 0):
+            return [(s, [])]
+        self.explained -= 1
+        self.hinted -= self.explained < 0
+        hinted = self.explained < 0
+        found = [(s, explain(self.judge, s, frozenset(self.hints)))] if hinted else separate(self.judge, s, verdict.ratio)
+        self.hints |= {e.kind for _, explanations in found for e in explanations[:1]}
+        return [(part, [asdict(e) for e in explanations]) for part, explanations in found]
 
     def _proven(self, stage: Stage, y: Tensor, c: Array, at: tuple[int, ...]) -> bool:
         """Beyond what any order of summation could do: only where the stage's inputs carry no error of their own."""
@@ -211,20 +238,26 @@ class Local:
             mask = np.zeros(y.data.shape, bool)
             mask[[m.row for m in flips]] = True
             first = flips[0]
-            self.divergences.append(
-                divergence(
-                    stage,
-                    y.axes,
-                    (first.row,),
-                    float("inf"),
-                    True,
-                    first.choice,
-                    first.candidate,
-                    "local",
-                    extent(mask, y.axes),
-                    first.rule or "a choice its own logits do not make",
-                )
+            found = divergence(
+                stage,
+                y.axes,
+                (first.row,),
+                float("inf"),
+                True,
+                first.choice,
+                first.candidate,
+                "local",
+                extent(mask, y.axes),
+                first.rule or "a choice its own logits do not make",
             )
+            found.explanations = [asdict(e) for e in choice_explanations(stage, c, self._own_scores(stage), self.world)]
+            self.divergences.append(found)
+
+    def _own_scores(self, stage: Stage) -> Array | None:
+        """The scores a choice was made by: the candidate's where it recorded them."""
+        if stage.op.name not in ("argmax", "choose"):
+            return None
+        return np.asarray(stage.args[0].data, np.float64)
 
     def _infer(self, stage: Stage, y: Tensor, found: Recorded) -> None:
         """Storage as dtype or values show it (representable in bf16 or f16 where the oracle's own are not), against the declared one."""
@@ -261,15 +294,22 @@ def fill(result: StageResult, verdict: Verdict) -> None:
 def extent(where: Any, axes: tuple[str, ...]) -> Extent:
     """Rows, heads and elements of a mask over a stage."""
 
-    def along(axis: str) -> list[int] | None:
-        if axis not in axes:
-            return None
-        at = axes.index(axis)
-        others = tuple(i for i in range(where.ndim) if i != at)
-        return [int(i) for i in np.flatnonzero(where.any(others) if others else where)]
+    found = along_axes(where, axes)
+    sizes = dict(zip(axes, where.shape, strict=True))
+    return Extent(
+        found[axes[0]],
+        found.get("head"),
+        int(where.sum()),
+        int(where.size),
+        {axis: runs(at) for axis, at in found.items()},
+        {axis: form(at, sizes[axis]) for axis, at in found.items()},
+    )
 
-    rows = along(axes[0]) or []
-    return Extent(rows, along("head"), int(where.sum()), int(where.size))
+
+def _worst_of(ratio: Array, where: Any) -> tuple[int, ...]:
+    """The worst element among those of a mask (of all, where none of the mask's is compared)."""
+    inside = np.where(where, ratio, -1.0)
+    return tuple(int(i) for i in np.unravel_index(np.nanargmax(inside), ratio.shape)) if ratio.size else ()
 
 
 def divergence(

@@ -6,6 +6,7 @@ import io
 import math
 import re
 from collections.abc import Iterable
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -13,7 +14,7 @@ from rich.table import Table
 from parity.report import Divergence, Margin, Report, StageResult
 
 WIDTH = 118
-SHOWN_DIVERGENCES, SHOWN_MARGINS = 12, 16
+SHOWN_DIVERGENCES, SHOWN_MARGINS, SHOWN_FACTS = 12, 16, 4
 
 
 def text(report: Report, *, every_stage: bool = False, color: bool = False, width: int = WIDTH) -> str:
@@ -125,11 +126,26 @@ def describe(d: Divergence) -> str:
 
 
 def explanations(d: Divergence) -> list[str]:
-    """What explains a divergence, best first; nothing where nothing brings it back within noise."""
-    return [
-        f"{'explained by' if i == 0 else 'or by'} {e['kind']}: {e['text']} (then error {e['ratio']:.2g} x tolerance)"
-        for i, e in enumerate(d.explanations)
-    ]
+    """How the wrong values look, then what explains them, best first; nothing where nothing brings them back within noise."""
+    lines = [f"looks like: {'; '.join(f['text'] for f in d.signature[:SHOWN_FACTS])}"] if d.signature else []
+    lines += [f"lies: {pattern}" for pattern in [_pattern(d)] if pattern]
+    lines += [f"recurs: {d.extent.recurrence}"] if d.extent.recurrence else []
+    ties = [e for e in d.explanations if e.get("tie")]
+    for i, e in enumerate(e for e in d.explanations if not e.get("tie")):
+        lines.append(f"{'explained by' if i == 0 else 'or by'} {e['kind']}: {e['text']} (then error {e['ratio']:.2g} x tolerance)")
+        lines += [f"    {detail}" for detail in e.get("details", ())]
+        if i == 0 and ties:
+            lines.append(f"    this case cannot tell it from: {'; '.join(_tied(t, e) for t in ties)}")
+    return lines
+
+
+def _tied(tie: dict[str, Any], first: dict[str, Any]) -> str:
+    return str(tie["text"]) if tie["kind"] == first["kind"] else f"{tie['kind']}: {tie['text']}"
+
+
+def _pattern(d: Divergence) -> str:
+    """Along which axes the divergence is only a part, and which."""
+    return ", ".join(f"{axis} {text}" for axis, text in d.extent.patterns.items() if text != "all")
 
 
 def _suffix(stage: str) -> str:

@@ -45,17 +45,25 @@ class StageResult:
 
 @dataclass
 class Extent:
-    """Which rows, heads and how many elements of a stage diverge."""
+    """Which rows, heads and how many elements of a stage diverge.
+
+    ``along``: axis -> runs ``[first, last]`` of its diverging indices; ``patterns``: axis -> how they lie (contiguous, every 2, the last).
+    ``steps``: the steps in which the same stage diverges; ``recurrence``: when it does (from a length on, only after a partial accept).
+    """
 
     rows: list[int]
     heads: list[int] | None
     elements: int
     of: int
+    along: dict[str, list[list[int]]] = field(default_factory=dict)
+    patterns: dict[str, str] = field(default_factory=dict)
+    steps: list[int] = field(default_factory=list)
+    recurrence: str = ""
 
 
 @dataclass
 class Divergence:
-    """One independent divergence, at its worst element."""
+    """One independent divergence, at its worst element. A stage with several mistakes has one entry for each."""
 
     step: int
     stage: str
@@ -70,6 +78,7 @@ class Divergence:
     mode: str
     extent: Extent
     what: str = ""
+    signature: list[dict[str, Any]] = field(default_factory=list)
     explanations: list[dict[str, Any]] = field(default_factory=list)
 
 

@@ -1,113 +1,78 @@
-"""Explanations: every mistake of the catalogue as a hypothesis, the diverging operation re-applied with it from recorded inputs.
+"""Explanations: every mistake as a hypothesis, the diverging operation re-applied with it from recorded inputs.
 
 A hypothesis is an explanation only when it brings every element of the diverging rows and heads back within noise; what fits best
-comes first, and what fits as well stands beside it.
+comes first, what the data cannot tell from it stands beside it as a tie. Where no one mistake explains all of a stage, its rows (or
+heads) are taken apart (`separate`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
-from oracle.floats import BF16, F16
-from oracle.readings import Noise
-from oracle.tensor import Tensor
-from parity.explain import attention, elementwise, linear, norm, rope
-from parity.explain.base import Hypothesis, Source, Suspect
+from parity.explain import catalogue, general, storage
+from parity.explain.base import Hypothesis, Suspect
+from parity.explain.fitting import Fit, Fitter, fits
+from parity.explain.sources import SOURCES
 from parity.judge import Judge
 
-SOURCES: dict[str, Source] = {
-    "rope": rope.hypotheses,
-    "rms_norm": norm.hypotheses,
-    "attention": attention.hypotheses,
-    "linear": linear.hypotheses,
-    "swiglu": elementwise.swiglu,
-    "gate": elementwise.gate,
-    "softcap": elementwise.softcap,
-    "add": elementwise.add,
-    "gather": elementwise.gather,
-}
 SHOWN = 5
-NEAR_MISS = 4.0
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """A mistake that explains a divergence: ``ratio`` is the worst error / tolerance left once it is assumed."""
+    """A mistake that explains a divergence: ``ratio`` is the worst error / tolerance left once it is assumed.
+
+    ``tie``: the data cannot tell it from the first one. ``parameters``: what was identified, as JSON values; ``details``: more lines.
+    """
 
     kind: str
     text: str
     ratio: float
+    tie: bool = False
+    parameters: dict[str, Any] = field(default_factory=dict)
+    details: tuple[str, ...] = ()
 
 
-def explain(judge: Judge, suspect: Suspect) -> list[Explanation]:
-    """Explanations of one diverging stage, best first; empty where nothing fits."""
-    reading = Noise(judge.arithmetic)
-    found: list[Explanation] = []
-    for h in _all(suspect):
-        if h.fallback and any(e.kind == h.kind for e in found):
-            continue
-        ratio = _left(judge, reading, suspect, h)
-        if ratio <= 1:
-            found.append(Explanation(h.kind, h.text, ratio))
-    found += _storage(suspect)
-    best: dict[str, Explanation] = {}
-    for e in sorted(found, key=lambda e: e.ratio):
-        best.setdefault(e.text, e)
-    return list(best.values())[:SHOWN]
+def explain(judge: Judge, suspect: Suspect, hints: frozenset[str] = frozenset()) -> list[Explanation]:
+    """Explanations of one diverging stage, best first; empty where nothing fits.
+
+    ``hints``: kinds found before in this run; where there are some, nothing else is tried.
+    """
+    found = fits(Fitter(judge, suspect), (h for h in _all(suspect) if not hints or h.kind in hints))
+    return _ranked(found, storage.explanations(suspect, judge.arithmetic.order))
 
 
-def _all(suspect: Suspect) -> Iterator[Hypothesis]:
-    source = SOURCES.get(suspect.stage.op.name)
-    if source is not None:
-        yield from source(suspect)
-    yield from elementwise.moved(suspect)
+def _specific(s: Suspect) -> Iterator[Hypothesis]:
+    """The mistakes of the operation, identified from the data."""
+    for source in SOURCES.get(s.stage.op.name, ()):
+        yield from source(s)
 
 
-def _left(judge: Judge, reading: Noise, suspect: Suspect, h: Hypothesis) -> float:
-    """The worst error / tolerance in the diverging region under the hypothesis; of rows and of what is common to them too."""
-    # A hypothesis may divide by zero or overflow: then it does not explain.
-    with np.errstate(all="ignore"):
-        y = reading.apply(h.stage)
-        if h.after is not None:
-            y = h.after(y)
-        merged = _merged(suspect, y)
-        # Most hypotheses are far off: only near misses are worth their exact partial sums.
-        verdict = judge.judge(h.stage, merged, suspect.c, exact=False)
-        if 1 < np.where(suspect.region, verdict.ratio, 0.0).max(initial=0.0) <= NEAR_MISS:
-            verdict = judge.judge(h.stage, merged, suspect.c)
-    worst = np.where(suspect.region, verdict.ratio, 0.0)
-    left = max(float(worst.max(initial=0.0)), float(verdict.row_ratio[suspect.rows].max(initial=0.0)), verdict.common)
-    return left if np.isfinite(left) else float("inf")
+def _all(s: Suspect) -> Iterator[Hypothesis]:
+    yield from _specific(s)
+    yield from catalogue.hypotheses(s)
+    yield from general.hypotheses(s)
 
 
-def _merged(suspect: Suspect, y: Tensor) -> Tensor:
-    """The hypothesis inside the diverging region, the oracle's own value outside: the mistake is only there."""
-    region = suspect.region
+def _ranked(found: list[Fit], stored: list[storage.Found]) -> list[Explanation]:
+    """The best first, with those the data cannot tell from it (mistakes of the operation before general ones), then the rest."""
+    out = [Explanation(*s) for s in stored]
+    if found:
+        best = min(found, key=lambda f: f.left)
+        tied = sorted((f for f in found if f.same(best)), key=lambda f: f.hypothesis.general)
+        rest = sorted((f for f in found if not f.same(best)), key=lambda f: f.left)
+        out += [_explanation(f, i > 0 or bool(stored)) for i, f in enumerate(tied)] + [_explanation(f, False) for f in rest]
+    unique: dict[tuple[str, str], Explanation] = {}
+    for e in out:
+        unique.setdefault((e.kind, e.text), e)
+    return list(unique.values())[:SHOWN]
 
-    def pick(new: Any, old: Any) -> Any:
-        if np.ndim(new) == 0 and np.ndim(old) == 0 and new == old:
-            return new
-        shape = suspect.c.shape
-        return np.where(region, np.broadcast_to(np.asarray(new), shape), np.broadcast_to(np.asarray(old), shape))
 
-    o = suspect.y
-    return Tensor(np.where(region, y.data, o.data), o.axes, pick(y.var, o.var), pick(y.acc, o.acc), pick(y.half, o.half))
+def _explanation(f: Fit, tie: bool) -> Explanation:
+    h = f.hypothesis
+    return Explanation(h.kind, h.text, f.left, tie, h.parameters, h.details)
 
 
-def _storage(suspect: Suspect) -> list[Explanation]:
-    """The oracle's own value, only stored more coarsely than declared: rounded or cut."""
-    found, region = [], suspect.region
-    c, y = suspect.c[region], suspect.y.data[region]
-    for store in (BF16, F16):
-        if store.holds(c).all() and not store.holds(y).all():
-            for text, rounded in (("rounded", store.round(y)), ("cut", store.truncate(y))):
-                same = float((rounded == c).mean())
-                if same > 0.99:
-                    found.append(
-                        Explanation("storage", f"stored in {store.name} ({text}), not as declared (--arithmetic {store.name})", 1 - same)
-                    )
-    return found
+__all__ = ["Explanation", "Suspect", "explain"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from oracle.readings import Stage
 from oracle.tensor import Array, Tensor
+from parity.explain.world import NOWHERE, World
 
 
 @dataclass(frozen=True, eq=False)
@@ -18,12 +19,14 @@ class Suspect:
     """One diverging stage: the call on the candidate's own inputs, the oracle's value, the candidate's, and where they part.
 
     ``where``: bool like the values, the diverging elements; ``rows`` and ``heads``: their extent (heads None without that axis).
+    ``world``: what else is known of the run.
     """
 
     stage: Stage
     y: Tensor
     c: Array
     where: NDArray[np.bool_]
+    world: World = NOWHERE
 
     @property
     def rows(self) -> NDArray[np.intp]:
@@ -42,10 +45,20 @@ class Suspect:
         region = np.zeros(self.where.shape, bool)
         region[self.rows] = True
         if self.heads is not None:
-            mask = np.zeros(self.where.shape[self.y.axes.index("head")], bool)
-            mask[self.heads] = True
-            region &= mask.reshape([-1 if a == "head" else 1 for a in self.y.axes])
+            region &= along(self.y, "head", self.heads)
         return region
+
+    def only(self, axis: str, indices: Any) -> Suspect:
+        """The same where only these rows (heads) count as diverging."""
+        return replace(self, where=self.where & along(self.y, axis, indices))
+
+
+def along(y: Tensor, axis: str, indices: Any) -> NDArray[np.bool_]:
+    """Bool like ``y`` but for broadcasting: True at ``indices`` of ``axis``; the leading axis stands for rows, whatever its name."""
+    at = y.axes.index(axis) if axis in y.axes else 0
+    mask = np.zeros(y.data.shape[at], bool)
+    mask[indices] = True
+    return mask.reshape([-1 if i == at else 1 for i in range(y.data.ndim)])
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +66,9 @@ class Hypothesis:
     """A mistake that could have made the values: ``kind`` of the fault catalogue, ``text`` with its parameters, the edited call.
 
     ``after``: what is done to the edited call's result (a permutation, a scale), where the mistake is not in the call itself.
-    ``fallback``: a parameter as fitted, tried only when no rounder value of the same kind explains.
+    ``fallback``: tried only while nothing of the same kind explains: a parameter as fitted behind its round values, a default.
+    ``general``: says less than a mistake of the operation itself (a factor on the result), so it stands behind what fits as well.
+    ``parameters``: what was identified, as JSON values. ``details``: further lines for a person.
     """
 
     kind: str
@@ -61,6 +76,9 @@ class Hypothesis:
     stage: Stage
     after: Callable[[Tensor], Tensor] | None = None
     fallback: bool = False
+    general: bool = False
+    parameters: dict[str, Any] = field(default_factory=dict)
+    details: tuple[str, ...] = ()
 
 
 Source = Callable[[Suspect], Iterator[Hypothesis]]
@@ -70,8 +88,33 @@ def with_args(stage: Stage, *args: Any) -> Stage:
     return replace(stage, args=args)
 
 
+def with_arg(stage: Stage, index: int, arg: Any) -> Stage:
+    """The call with one argument replaced."""
+    return replace(stage, args=(*stage.args[:index], arg, *stage.args[index + 1 :]))
+
+
 def with_params(stage: Stage, **params: Any) -> Stage:
     return replace(stage, params=stage.params | params)
+
+
+def like(t: Tensor, data: Any) -> Tensor:
+    """An exact tensor of the same axes with other values."""
+    return Tensor(np.asarray(data, np.float64), t.axes)
+
+
+def become(value: Any) -> Callable[[Tensor], Tensor]:
+    """Other values with the call's own errors."""
+
+    def apply(t: Tensor) -> Tensor:
+        return Tensor(np.asarray(value, np.float64).reshape(t.data.shape), t.axes, t.var, t.acc, t.half)
+
+    return apply
+
+
+def values(kind: str, stage: Stage, **texts_and_values: Any) -> Iterator[Hypothesis]:
+    """One hypothesis per text: the call's result is those values. Underscores of a keyword are spaces of the text."""
+    for text, value in texts_and_values.items():
+        yield Hypothesis(kind, text.replace("_", " "), stage, become(value))
 
 
 def mapped(change: Callable[[Array], Array]) -> Callable[[Tensor], Tensor]:
@@ -88,20 +131,23 @@ def scaled(factor: Any) -> Callable[[Tensor], Tensor]:
     """Values times a factor, variances times its square."""
 
     def apply(t: Tensor) -> Tensor:
-        return Tensor(
-            t.data * factor, t.axes, np.asarray(t.var) * factor**2, np.asarray(t.acc) * factor**2, np.asarray(t.half) * np.abs(factor)
-        )
+        square = np.square(factor)
+        return Tensor(t.data * factor, t.axes, np.asarray(t.var) * square, np.asarray(t.acc) * square, np.asarray(t.half) * np.abs(factor))
 
     return apply
 
 
 def rounder(value: float) -> list[tuple[float, bool]]:
-    """(value, is it as fitted): the value to 2, 3, 4 and 6 digits, then as it is."""
-    short = dict.fromkeys(float(f"{value:.{digits}g}") for digits in (2, 3, 4, 6))
-    return [*((v, False) for v in short), (value, True)]
+    """(value, is it a fallback): the value to 2, 3, 4 and 6 digits, then as it is; the roundest that explains is the one to name."""
+    short = list(dict.fromkeys(float(f"{value:.{digits}g}") for digits in (2, 3, 4, 6)))
+    return [(v, i > 0) for i, v in enumerate(short)] + [(value, True)]
 
 
 def spans(numbers: Any) -> str:
     from parity.render import spans as text
 
     return text(int(n) for n in numbers)
+
+
+def shortened(text: str, length: int = 160) -> str:
+    return text if len(text) <= length else text[: length - 1] + "…"

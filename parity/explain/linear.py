@@ -1,43 +1,100 @@
-"""Linear: scaled, transposed, rows of the weight permuted or swapped in halves, the bias missing, activations rounded first."""
+"""Linear: scaled, transposed, rows or inputs of the weight permuted, the bias missing, inputs or weights rounded first."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import permutations
 
 import numpy as np
 from numpy.typing import NDArray
 
 from oracle import policies
+from oracle.floats import BF16, F16
 from oracle.tensor import Array, Tensor
 from oracle.weights import Weight
-from parity.explain.base import Hypothesis, Suspect, mapped, rounder, scaled, with_args
+from parity.explain.base import Hypothesis, Suspect, mapped, rounder, scaled, shortened, with_arg, with_args
+from parity.explain.general import constant_ratio
 
-MAX_TRANSPOSED = 1 << 22
+MAX_COPIED = 1 << 22
+POLICIES = (("bf16", "bf16"), ("f16", "f16"), ("q8_0", "Q8_0 blocks"), ("q8_k", "Q8_K blocks"))
 
 
 def hypotheses(s: Suspect) -> Iterator[Hypothesis]:
     x, w, *bias = s.stage.args
     if bias and bias[0] is not None:
         yield Hypothesis("linear.bias", "the bias left out", with_args(s.stage, x, w))
+        twice = Weight.of(2 * bias[0].array(), bias[0].axes, "f64", bias[0].name)
+        yield Hypothesis("linear.bias", "the bias added twice", with_args(s.stage, x, w, twice))
     yield from _activations(s, x)
+    yield from _scale(s)
+    yield from _permuted(s)
+    yield from _inputs(s, x)
+    if w.row_count * w.width <= MAX_COPIED:
+        yield from _weights(s, w)
+
+
+def _scale(s: Suspect) -> Iterator[Hypothesis]:
     factor = constant_ratio(s.y.data[s.region], s.c[s.region])
-    for value, fitted in rounder(factor) if factor is not None else []:
-        yield Hypothesis("linear.scale", f"the result times {value:.9g}", s.stage, scaled(value), fitted)
-    flat_y, flat_c = s.y.data.reshape(len(s.c), -1), s.c.reshape(len(s.c), -1)
+    for value, fallback in rounder(factor) if factor is not None else []:
+        p = {"factor": value}
+        yield Hypothesis("linear.scale", f"the result times {value:.9g}", s.stage, scaled(value), fallback, parameters=p)
+
+
+def _permuted(s: Suspect) -> Iterator[Hypothesis]:
+    """Output features in another order: the rows of the weight permuted, halves swapped, heads split another way."""
+    shape, rows = s.c.shape, s.rows
+    flat_y, flat_c = s.y.data.reshape(len(s.c), -1)[rows], s.c.reshape(len(s.c), -1)[rows]
     order = matched_columns(flat_y, flat_c)
-    if order is not None:
-        shape = s.c.shape
-        pairs = ", ".join(f"{i} is {j}" for i, j in enumerate(order.tolist()) if i != j)
-        text = f"output features permuted{_halves(order)}; first: {pairs[:80]}"
-        yield Hypothesis("linear.permuted", text, s.stage, mapped(lambda a: a.reshape(len(a), -1)[:, order].reshape(shape)))
-    if w.row_count == w.width and w.row_count * w.width <= MAX_TRANSPOSED:
-        turned = Weight.of(w.array().reshape(w.row_count, w.width).T.reshape(w.shape), w.axes, "f64", w.name)
-        yield Hypothesis("linear.transposed", "the weight transposed", with_args(s.stage, x, turned, *bias))
+    if order is None:
+        return
+    pairs = ", ".join(f"{i} is {j}" for i, j in enumerate(order.tolist()) if i != j)
+    text = shortened(f"output features permuted{pattern(order, shape)}; first: {pairs}", 120)
+    change = mapped(lambda a: a.reshape(len(a), -1)[:, order].reshape(shape))
+    yield Hypothesis("linear.permuted", text, s.stage, change, parameters={"order": order.tolist() if len(order) <= 512 else []})
+
+
+def pattern(order: NDArray[np.intp], shape: tuple[int, ...]) -> str:
+    """What kind of permutation it is, where it has a name."""
+    n, index = len(order), np.arange(len(order))
+    if n % 2 == 0 and np.array_equal(order, np.roll(index, n // 2)):
+        return " (the halves swapped)"
+    if np.array_equal(order, index[::-1]):
+        return " (reversed)"
+    shift = int(order[0])
+    if np.array_equal(order, np.roll(index, -shift)):
+        return f" (shifted by {shift if shift <= n // 2 else shift - n:+d})"
+    for width in sorted({shape[-1], *(d for d in (2, 4, 8, 16, 32, 64, 128, 256) if n % d == 0)}):
+        if n % width == 0 and np.array_equal(order, index.reshape(-1, width).T.ravel()):
+            return f" (read as [{width}, {n // width}] in place of [{n // width}, {width}]: the layout of heads or parts interleaved)"
+        if width % 2 == 0 and n % width == 0:
+            split = index.reshape(-1, 2, width // 2)
+            if np.array_equal(order, split.transpose(0, 2, 1).ravel()):
+                return f" (halves of every {width} interleaved)"
+            if np.array_equal(order, index.reshape(-1, width // 2, 2).transpose(0, 2, 1).ravel()):
+                return f" (neighbours of every {width} taken apart into halves)"
+            if np.array_equal(order, split[:, ::-1].ravel()):
+                return f" (halves of every {width} swapped)"
+    return ""
+
+
+def matched_columns(y: Array, c: Array) -> NDArray[np.intp] | None:
+    """The permutation with ``c = y[:, order]``, if the columns of one are those of the other."""
+    if not len(y) or y.shape[1] < 2 or y.shape[1] > 1 << 15:
+        return None
+    by_y, by_c = np.argsort(y[0], kind="stable"), np.argsort(c[0], kind="stable")
+    order = np.empty(y.shape[1], np.intp)
+    order[by_c] = by_y
+    moved = np.abs(y[:, order] - c).max() <= 1e-3 * np.abs(y).max()
+    if not moved and len(y) > 1 and y.shape[1] <= 4096:
+        # Storage rounding makes equal values: pair columns by all rows, not by the first alone.
+        order = np.array([int(np.square(y - c[:, [i]]).sum(0).argmin()) for i in range(y.shape[1])])
+        moved = len(np.unique(order)) == len(order) and np.abs(y[:, order] - c).max() <= 2e-2 * np.abs(y).max()
+    return order if moved and not np.array_equal(order, np.arange(len(order))) else None
 
 
 def _activations(s: Suspect, x: Tensor) -> Iterator[Hypothesis]:
     flat = x.data.reshape(len(x.data), -1)
-    for policy, text in (("bf16", "bf16"), ("f16", "f16"), ("q8_0", "Q8_0 blocks"), ("q8_k", "Q8_K blocks")):
+    for policy, text in POLICIES:
         if policy.startswith("q8") and flat.shape[1] % (32 if policy == "q8_0" else 256):
             continue
         seen = Tensor(policies.apply(policy, flat).reshape(x.data.shape), x.axes)
@@ -45,33 +102,56 @@ def _activations(s: Suspect, x: Tensor) -> Iterator[Hypothesis]:
             yield Hypothesis(
                 "linear.activations",
                 f"quantised activations, not a bug: the input rounded to {text} first (--arithmetic …,use={policy})",
-                with_args(s.stage, seen, *s.stage.args[1:]),
+                with_arg(s.stage, 0, seen),
+                parameters={"use": policy},
             )
 
 
-def constant_ratio(y: Array, c: Array) -> float | None:
-    """The one factor c / y, where there is one (to a per cent, the judge decides the rest)."""
-    energy = float(y @ y)
-    if energy == 0:
-        return None
-    factor = float(c @ y) / energy
-    rest = c - factor * y
-    return factor if abs(factor - 1) > 1e-7 and float(rest @ rest) <= 1e-4 * float(c @ c) else None
+def _inputs(s: Suspect, x: Tensor) -> Iterator[Hypothesis]:
+    """Inputs in another order: taps side by side, heads of the attention output, halves."""
+    flat = x.data.reshape(len(x.data), -1)
+    width = flat.shape[1]
+    tap = s.world.target_hidden
+    if tap and width % tap == 0 and 1 < width // tap <= 5:
+        count = width // tap
+        blocks = flat.reshape(len(flat), count, tap)
+        for order in permutations(range(count)):
+            if order != tuple(range(count)):
+                edited = with_arg(s.stage, 0, Tensor(blocks[:, order].reshape(x.data.shape), x.axes))
+                yield Hypothesis("tap.order", f"taps read in the order {list(order)}", edited, parameters={"order": list(order)})
+        for t in range(count):
+            without = blocks.copy()
+            without[:, t] = 0
+            edited = with_arg(s.stage, 0, Tensor(without.reshape(x.data.shape), x.axes))
+            yield Hypothesis("tap.missing", f"tap {t} left out", edited, parameters={"tap": t})
+    if x.data.ndim == 3:
+        turned = x.data.transpose(0, 2, 1).reshape(x.data.shape)
+        yield Hypothesis(
+            "linear.input", "the input's heads and dims interleaved (read as [dim, head])", with_arg(s.stage, 0, Tensor(turned, x.axes))
+        )
+        backward = x.data[:, ::-1].copy()
+        yield Hypothesis("linear.input", "the input's heads in reverse order", with_arg(s.stage, 0, Tensor(backward, x.axes)))
+    if width % 2 == 0:
+        swapped = np.roll(flat, width // 2, 1).reshape(x.data.shape)
+        yield Hypothesis("linear.input", "the halves of the input swapped", with_arg(s.stage, 0, Tensor(swapped, x.axes)))
 
 
-def matched_columns(y: Array, c: Array) -> NDArray[np.intp] | None:
-    """The permutation with ``c = y[:, order]``, if the columns of one are those of the other."""
-    if y.shape[1] < 2 or y.shape[1] > 1 << 15:
-        return None
-    by_y, by_c = np.argsort(y[0]), np.argsort(c[0])
-    order = np.empty(y.shape[1], np.intp)
-    order[by_c] = by_y
-    moved = np.abs(y[:, order] - c).max() <= 1e-3 * np.abs(y).max()
-    return order if moved and not np.array_equal(order, np.arange(len(order))) else None
+def _weights(s: Suspect, w: Weight) -> Iterator[Hypothesis]:
+    whole = w.tile(0, w.row_count)
 
+    def made(values: Array) -> Weight:
+        return Weight.of(values.reshape(w.shape), w.axes, "f64", w.name)
 
-def _halves(order: NDArray[np.intp]) -> str:
-    n = len(order)
-    if n % 2 == 0 and np.array_equal(order, np.roll(np.arange(n), n // 2)):
-        return " (the halves swapped)"
-    return ""
+    if w.row_count == w.width:
+        yield Hypothesis("linear.transposed", "the weight transposed", with_arg(s.stage, 1, made(whole.T)))
+    else:
+        text = f"the weight read as [{w.width}, {w.row_count}], transposed in memory"
+        yield Hypothesis("linear.transposed", text, with_arg(s.stage, 1, made(whole.reshape(w.width, w.row_count).T)))
+    for store in (BF16, F16):
+        rounded = store.round(whole)
+        if not np.array_equal(rounded, whole):
+            text = f"the weight rounded to {store.name} first"
+            yield Hypothesis("linear.weights", text, with_arg(s.stage, 1, made(rounded)), parameters={"store": store.name})
+            flat = s.stage.args[0]
+            both = with_args(s.stage, Tensor(store.round(flat.data), flat.axes), made(rounded), *s.stage.args[2:])
+            yield Hypothesis("linear.weights", f"weight and input rounded to {store.name} first", both, parameters={"store": store.name})
