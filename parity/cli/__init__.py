@@ -11,7 +11,7 @@ import click
 COMMANDS = {
     "run": ("run", "oracle against a candidate on a case"),
     "compare": ("dumps", "a saved dump against the oracle"),
-    "explain": ("dumps", "why a dump diverges"),
+    "explain": ("explaining", "why a dump diverges (--minimise)"),
     "diff": ("dumps", "two dumps of the same case"),
     "ties": ("ties", "classify argmax differences of two logit files"),
     "case": ("case", "make | show | export"),

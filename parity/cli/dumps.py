@@ -11,26 +11,32 @@ import click
 from parity.cli import options as shared
 
 if TYPE_CHECKING:
+    from dumps import Dump
     from parity.report import Report
 
 
-def _judged(
-    dump: Path, case_path: Path | None, arithmetic: str | None, mode: str, members: int, require: tuple[str, ...], certify: bool = False
+def judged(
+    opened: Dump,
+    case_path: Path | None,
+    arithmetic: str | None,
+    mode: str,
+    members: int,
+    require: tuple[str, ...],
+    certify: bool = False,
+    repeats: tuple[Dump, ...] = (),
 ) -> Report:
-    """A saved dump judged against the oracle on its case."""
-    from dumps import open_dump
+    """A saved dump judged against the oracle on its case (default: the folder ``case`` beside it)."""
     from oracle import arithmetic as arithmetics
     from parity.case import load
     from parity.comparing import compare_dump
     from parity.errors import UsageError
 
-    judged = arithmetics.named(arithmetic or "f32")
-    opened = open_dump(dump)
-    folder = case_path or dump.parent / "case"
+    declared = arithmetics.named(arithmetic or "f32")
+    folder = case_path or Path(opened.path).parent / "case"
     if not (folder / "case.json").exists():
-        raise UsageError(f"{dump}: there is no case at {folder}; name it with --case")
-    options: dict[str, Any] = {"mode": mode, "members": members, "required": require, "certify": certify}
-    report = compare_dump(load(folder), opened, judged, **options, progress=shared.progress)
+        raise UsageError(f"{opened.path}: there is no case at {folder}; name it with --case")
+    options: dict[str, Any] = {"mode": mode, "members": members, "required": require, "certify": certify, "repeats": repeats}
+    report = compare_dump(load(folder), opened, declared, **options, progress=shared.progress)
     shared.done()
     return report
 
@@ -53,37 +59,10 @@ def compare(
     quiet: bool,
 ) -> int:
     """Compare a saved dump (a folder or one packed .safetensors file) with the oracle on its case."""
-    report = _judged(dump, case_path, arithmetic, mode, members, require, certify=True)
+    from dumps import open_dump
+
+    report = judged(open_dump(dump), case_path, arithmetic, mode, members, require, certify=True)
     return shared.emit(report, json_out, junit, every_stage, quiet)
-
-
-@click.command()
-@click.argument("dump", type=click.Path(path_type=Path))
-@click.option("--case", "case_path", type=click.Path(path_type=Path), help="The case folder (default: `case` beside the dump).")
-@click.option("--arithmetic", metavar="NAME[,KEY=VALUE…]", help="What the candidate declares of its rounding.")
-@click.option("--json", "json_out", metavar="FILE|-", help="The report as JSON.")
-def explain(dump: Path, case_path: Path | None, arithmetic: str | None, json_out: str | None) -> int:
-    """Say why a dump diverges: each diverging stage, its extent, and the mistakes that bring it back within noise.
-
-    Only the dump and its case are needed: one operation is re-applied from the recorded inputs with each mistake it could hold. Nothing is
-    printed that does not explain.
-    """
-    from parity.render import describe, explanations, headline
-
-    report = _judged(dump, case_path, arithmetic, "local", 2, ())
-    if json_out == "-":
-        click.echo(json.dumps(report.to_json()))
-        return report.exit_status
-    click.echo(headline(report))
-    for d in report.divergences:
-        click.echo("  " + describe(d))
-        for line in explanations(d) or ["no mistake of the catalogue explains it"]:
-            click.echo("      " + line)
-    for note in report.notes:
-        click.echo("  note: " + note)
-    if json_out:
-        shared.write(Path(json_out), json.dumps(report.to_json()))
-    return report.exit_status
 
 
 @click.command()

@@ -13,6 +13,9 @@ from oracle.readings import Stage
 from oracle.tensor import Array, Tensor
 from parity.explain.world import NOWHERE, World
 
+# Variance of a few roundings to f32, relative to the square of a value.
+ULPS = 16 * 2.0**-48 / 3
+
 
 @dataclass(frozen=True, eq=False)
 class Suspect:
@@ -103,18 +106,17 @@ def like(t: Tensor, data: Any) -> Tensor:
 
 
 def become(value: Any) -> Callable[[Tensor], Tensor]:
-    """Other values with the call's own errors."""
+    """Other values with the call's own errors, which grow with the values as the call's do: by its mean relative error and some ulps."""
 
     def apply(t: Tensor) -> Tensor:
-        return Tensor(np.asarray(value, np.float64).reshape(t.data.shape), t.axes, t.var, t.acc, t.half)
+        made = np.asarray(value, np.float64).reshape(t.data.shape)
+        square, mean = np.square(made), max(float(np.mean(np.square(t.data))), 1e-300)
+        var, acc = (np.asarray(part) + square * (float(np.mean(part)) / mean) for part in (t.var, t.acc))
+        grown = np.clip(np.abs(made) / np.maximum(np.abs(t.data), 1e-300), 1, 1e30)
+        moved = t.exact and np.isin(made, t.data).all()
+        return Tensor(made, t.axes, 0.0 if moved else var + ULPS * square, acc, t.half * grown if np.ndim(t.half) else t.half)
 
     return apply
-
-
-def values(kind: str, stage: Stage, **texts_and_values: Any) -> Iterator[Hypothesis]:
-    """One hypothesis per text: the call's result is those values. Underscores of a keyword are spaces of the text."""
-    for text, value in texts_and_values.items():
-        yield Hypothesis(kind, text.replace("_", " "), stage, become(value))
 
 
 def mapped(change: Callable[[Array], Array]) -> Callable[[Tensor], Tensor]:
