@@ -54,6 +54,7 @@ def test_a_wrong_norm_shrinks_to_one_row_of_one_layer_of_a_narrow_model(runner, 
     assert smallest.model.is_relative_to(tmp_path / "out")
 
 
+@pytest.mark.slow
 def test_a_window_keeps_the_rows_that_show_it(runner, muse, tmp_path):
     """Window 9 and one less: the smallest context is the one that reaches the edge."""
     smallest, how = minimise(muse, runner("attention.window:stage=draft.L0.attn,delta=-1"), tmp_path / "out", runs=14)
