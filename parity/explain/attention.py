@@ -107,7 +107,8 @@ def _window(s: Suspect, v: Visible, wrong: Visible, text: str, width: int | None
     changed = np.flatnonzero((v.matrix() != wrong.matrix()).any(1))
     details = (f"row {changed[0]} is the first whose cells change; {len(changed)} of {len(v.q_pos)} rows show it",) if len(changed) else ()
     p = {"window": width, "declared": v.window, "rule": wrong.rule, "rows": changed[:512].tolist()}
-    return Hypothesis("attention.window", text, with_params(s.stage, visible=wrong), parameters=p, details=details)
+    kind = "attention.window" if wrong.rule == v.rule else "attention.rule"
+    return Hypothesis(kind, text, with_params(s.stage, visible=wrong), parameters=p, details=details)
 
 
 def _solved_widths(s: Suspect, v: Visible) -> list[int]:
@@ -302,4 +303,6 @@ def _cells(s: Suspect) -> Iterator[Hypothesis]:
                 pieces.append(f"{name} " + text.format("it is" if len(chosen) == 1 else "they are"))
         edited = with_params(s.stage, visible=_turned(v, missing if missing.any() else None, extra if extra.any() else None))
         p = {"missing": np.flatnonzero(missing).tolist(), "extra": np.flatnonzero(extra).tolist()}
-        yield Hypothesis("attention.cell", "; ".join(pieces), edited, fallback=count > 1, parameters=p)
+        yield Hypothesis(
+            "attention.cell" if missing.any() else "attention.extra", "; ".join(pieces), edited, fallback=count > 1, parameters=p
+        )

@@ -92,7 +92,7 @@ def _kind(source: Place, step: int) -> str:
         return "cells.zero"
     if at != step:
         return "cells.stale"
-    return "cells.shifted" if path.endswith("_cells") else "cells.stage"
+    return "cells.shift" if path.endswith("_cells") else "cells.alias"
 
 
 def embedding(s: Suspect) -> Iterator[Hypothesis]:
@@ -154,9 +154,9 @@ def _tokens(s: Suspect, table: Weight, mine: NDArray[np.int64], solved: NDArray[
     edited = with_args(s.stage, table, solved, *s.stage.args[2:])
     if len(wrong) and len(masks) == len(wrong) and len(np.unique(solved[masks])) == 1 and len(np.unique(mine[masks])) == 1:
         text = f"rows {spans(wrong)} hold token {solved[masks[0]]}, not the mask {mine[masks[0]]}"
-        return Hypothesis("mask.token", text, edited, parameters={"token": int(solved[masks[0]]), "mask": int(mine[masks[0]])})
+        return Hypothesis("mask.id", text, edited, parameters={"token": int(solved[masks[0]]), "mask": int(mine[masks[0]])})
     text = ", ".join(f"row {r} holds token {solved[r]}, not {mine[r]}" for r in wrong[:NAMED])
-    return Hypothesis("embed.token", text, edited, parameters={"ids": solved.tolist()})
+    return Hypothesis("gather.ids", text, edited, parameters={"ids": solved.tolist()})
 
 
 def parts(s: Suspect) -> Iterator[Hypothesis]:
@@ -166,7 +166,7 @@ def parts(s: Suspect) -> Iterator[Hypothesis]:
     for start in range(0, whole - width + 1, width):
         if start != p["start"]:
             text = f"entries {start} to {start + width - 1} in place of {p['start']} to {p['stop'] - 1} (the other part)"
-            yield Hypothesis("part.other", text, with_params(s.stage, start=start, stop=start + width))
+            yield Hypothesis("part.half", text, with_params(s.stage, start=start, stop=start + width))
     if whole % width == 0:
         number = p["start"] // width
         yield Hypothesis("part.interleaved", "the parts interleaved, not side by side", s.stage, become(x[..., number :: whole // width]))
@@ -181,7 +181,7 @@ def replicate(s: Suspect) -> Iterator[Hypothesis]:
     x, copies = s.stage.args[0].data, s.stage.params["copies"]
     yield Hypothesis("streams.layout", "the streams interleaved (each value repeated)", s.stage, become(np.repeat(x, copies, 1)))
     first = np.concatenate([x, np.zeros((len(x), x.shape[1] * (copies - 1)))], 1)
-    yield Hypothesis("streams.start", "only the first stream filled, zeros in the others", s.stage, become(first))
+    yield Hypothesis("streams.first", "only the first stream filled, zeros in the others", s.stage, become(first))
     yield Hypothesis("streams.start", "divided by the number of streams", s.stage, become(np.tile(x, (1, copies)) / copies))
 
 

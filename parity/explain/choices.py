@@ -56,7 +56,7 @@ def _argmax(stage: Stage, scores: Array | None, world: World) -> Iterator[Rule]:
     last = scores.shape[-1] - 1 - first_argmax(scores[:, ::-1])
     yield "choice.ties", "ties go to the highest index, not the lowest", taken(last)
     if scores.shape[-1] > 1:
-        yield "choice.rank", "the second largest", taken(order[:, 1])
+        yield "choice.next", "the second largest", taken(order[:, 1])
         yield "choice.excluded", f"the best id of the first row ({best[0]}) is left out", taken(_without(scores, int(best[0])))
     yield "choice.smallest", "the smallest", taken(scores.argmin(-1))
     yield "choice.magnitude", "the largest magnitude, the sign left out", taken(np.abs(scores).argmax(-1))
@@ -96,21 +96,21 @@ def _select(stage: Stage, scores: Array | None, world: World) -> Iterator[Rule]:
     bias, k = stage.args[1] if len(stage.args) > 1 else None, stage.params["k"]
     keys = biased(EXACT, own, bias)
     if bias is not None:
-        yield "moe.bias", "the selection bias left out", largest(own, k)
-        yield "moe.bias", "the selection bias subtracted", largest(own - bias.array(), k)
-        yield "moe.bias", "the selection bias applied twice", largest(own + 2 * bias.array(), k)
-        yield "moe.bias", "scores times the bias, not added", largest(own * bias.array(), k)
-        yield "moe.bias", "selected by the bias alone", largest(np.broadcast_to(bias.array(), own.shape), k)
-    yield "moe.smallest", "the experts of smallest score", largest(-keys, k)
-    yield "moe.top_k", "the ranks 1 to k, without the best", largest(keys, k + 1)[:, 1:]
-    yield "moe.row", "the first row's experts in every row", np.broadcast_to(largest(keys, k)[:1], (len(keys), k))
-    yield "moe.row", "the experts of the row before", np.roll(largest(keys, k), 1, 0)
-    yield "moe.row", "the experts of the row after", np.roll(largest(keys, k), -1, 0)
+        yield "router.bias", "the selection bias left out", largest(own, k)
+        yield "router.bias", "the selection bias subtracted", largest(own - bias.array(), k)
+        yield "router.bias", "the selection bias applied twice", largest(own + 2 * bias.array(), k)
+        yield "router.bias", "scores times the bias, not added", largest(own * bias.array(), k)
+        yield "router.bias", "selected by the bias alone", largest(np.broadcast_to(bias.array(), own.shape), k)
+    yield "router.smallest", "the experts of smallest score", largest(-keys, k)
+    yield "router.top_k", "the ranks 1 to k, without the best", largest(keys, k + 1)[:, 1:]
+    yield "router.row", "the first row's experts in every row", np.broadcast_to(largest(keys, k)[:1], (len(keys), k))
+    yield "router.row", "the experts of the row before", np.roll(largest(keys, k), 1, 0)
+    yield "router.row", "the experts of the row after", np.roll(largest(keys, k), -1, 0)
     for shift in (-1, 1):
-        yield "moe.expert", f"expert numbers {shift:+d}", (largest(keys, k) + shift) % keys.shape[1]
+        yield "router.expert", f"expert numbers {shift:+d}", (largest(keys, k) + shift) % keys.shape[1]
     logits = world.recorded(stage.step, stage.path.rpartition(".")[0] + ".router_logits")
     if bias is not None and logits is not None and logits.shape == own.shape:
-        yield "moe.bias", "the selection bias added to the logits, not to the scores", largest(logits + bias.array(), k)
+        yield "router.bias", "the selection bias added to the logits, not to the scores", largest(logits + bias.array(), k)
     for groups in (2, 4, 8):
         if keys.shape[1] % groups == 0 and keys.shape[1] // groups >= 2:
             yield from _grouped(keys, groups, k)
@@ -125,7 +125,7 @@ def _grouped(keys: Array, groups: int, k: int) -> Iterator[Rule]:
             inside = np.zeros((len(keys), groups), bool)
             np.put_along_axis(inside, largest(rank, kept), True, -1)
             limited = np.where(inside[..., None], parts, -np.inf).reshape(keys.shape)
-            yield "moe.groups", f"limited to the best {kept} of {groups} groups of experts", largest(limited, k)
+            yield "router.groups", f"limited to the best {kept} of {groups} groups of experts", largest(limited, k)
 
 
 def _cells(stage: Stage, scores: Array | None, world: World) -> Iterator[Rule]:

@@ -88,7 +88,7 @@ def _layers(s: Suspect, mine: Array, theirs: Array) -> Iterator[Hypothesis]:
                 p[str(t)] = label
                 break
     if names:
-        kind = "tap.final_norm" if all("norm" in n for n in names) else "tap.layer"
+        kind = "tap.norm" if all("norm" in n for n in names) else "tap.layer"
         yield Hypothesis(kind, "; ".join(names), s.stage, become(value.reshape(s.c.shape)), parameters={"taps": p})
 
 

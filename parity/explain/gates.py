@@ -75,7 +75,7 @@ def gate(s: Suspect) -> Iterator[Hypothesis]:
     if x.data.ndim == 3:
         for shift in (1, -1):
             text = f"each head gated by head {-shift:+d} from it"
-            yield Hypothesis("gate.heads", text, s.stage, become(x.data * act(np.roll(z, shift, 1))))
+            yield Hypothesis("gate.order", text, s.stage, become(x.data * act(np.roll(z, shift, 1))))
         mean = z.mean((1, 2), keepdims=True)
         yield Hypothesis("gate.heads", "one gate for all heads: their mean", s.stage, become(x.data * act(mean)))
         if z.shape == x.data.shape:
@@ -145,24 +145,33 @@ def activation(s: Suspect) -> Iterator[Hypothesis]:
     x, p = s.stage.args[0].data, s.stage.params
     scale, gain, name = p.get("scale", 1.0), p.get("gain", 1.0), "SiLU" if s.stage.op.name == "silu" else "sigmoid"
     if scale != 1.0:
-        yield Hypothesis("activation.scale", f"the inner factor {scale:.6g} left out", with_params(s.stage, scale=1.0))
+        yield Hypothesis(f"{s.stage.op.name}.scale", f"the inner factor {scale:.6g} left out", with_params(s.stage, scale=1.0))
         yield Hypothesis(
-            "activation.scale",
+            f"{s.stage.op.name}.scale",
             f"the factor {scale:.6g} applied to the result, not inside",
             s.stage,
             become(scale * gain * ACTIVATIONS[name](x)),
         )
     if gain != 1.0:
-        yield Hypothesis("activation.gain", f"the gain {gain:.6g} left out", with_params(s.stage, gain=1.0))
-    yield Hypothesis("activation.missing", "not activated", s.stage, become(gain * scale * x))
+        yield Hypothesis("squash.gain", f"the gain {gain:.6g} left out", with_params(s.stage, gain=1.0))
+    yield Hypothesis(
+        "sigmoid.missing" if s.stage.op.name == "sigmoid" else f"{s.stage.op.name}.activation",
+        "not activated",
+        s.stage,
+        become(gain * scale * x),
+    )
     for other, f in ACTIVATIONS.items():
         if other != name:
             yield Hypothesis(
-                "activation.kind", f"{other} in place of {name}", s.stage, become(gain * f(scale * x)), parameters={"activation": other}
+                f"{s.stage.op.name}.activation",
+                f"{other} in place of {name}",
+                s.stage,
+                become(gain * f(scale * x)),
+                parameters={"activation": other},
             )
     if x.ndim == 2 and s.y.axes[-1] == "expert":
         e = np.exp(x - x.max(-1, keepdims=True))
-        yield Hypothesis("moe.scores", "softmax over the experts in place of sigmoid", s.stage, become(e / e.sum(-1, keepdims=True)))
+        yield Hypothesis("router.scores", "softmax over the experts in place of sigmoid", s.stage, become(e / e.sum(-1, keepdims=True)))
 
 
 def stream_gate(s: Suspect) -> Iterator[Hypothesis]:
@@ -177,7 +186,7 @@ def stream_gate(s: Suspect) -> Iterator[Hypothesis]:
         ("the streams in reverse order", sigmoid(g[:, ::-1])),
         ("one gate for all streams: the first", np.repeat(sigmoid(g[:, :1]), g.shape[1], 1)),
     ):
-        kind = "gate.missing" if "left out" in text else "gate.activation" if "place" in text or "-" in text else "gate.streams"
+        kind = f"stream_gate.{'missing' if 'left out' in text else 'activation' if 'place' in text or '-' in text else 'streams'}"
         yield Hypothesis(kind, text, s.stage, become(copies * factor[..., None]))
 
 
@@ -187,7 +196,7 @@ def hc_read(s: Suspect) -> Iterator[Hypothesis]:
     for kind, text, value in (
         ("hc.gate", "the gate left out: the mean of the streams", n.mean(1)),
         ("hc.gate", "the gate not activated", (n * z).mean(1)),
-        ("hc.mean", "the sum of the streams, not their mean", (n * sigmoid(z)).sum(1)),
+        ("hc.sum", "the sum of the streams, not their mean", (n * sigmoid(z)).sum(1)),
         ("hc.gate", "softmax over the streams in place of sigmoids", (n * _softmax(z)).sum(1)),
         ("hc.gate", "twice the sigmoid", (n * 2 * sigmoid(z)).mean(1)),
         ("hc.order", "the gates in reverse order of streams", (n * sigmoid(z[:, ::-1])).mean(1)),
@@ -211,11 +220,11 @@ def hc_write(s: Suspect) -> Iterator[Hypothesis]:
     x, y, i = (t.data for t in s.stage.args)
     streams = by_stream(x, i.shape[1])
     for kind, text, value in (
-        ("hc.inject", "the write strengths left out: added to every stream as it is", streams + y[:, None]),
-        ("hc.inject", "nothing written", streams),
+        ("hc.write", "the write strengths left out: added to every stream as it is", streams + y[:, None]),
+        ("hc.write", "nothing written", streams),
         ("hc.residual", "the streams left out", i[:, :, None] * y[:, None] + 0 * streams),
-        ("hc.order", "the write strengths in reverse order of streams", streams + i[:, ::-1, None] * y[:, None]),
+        ("hc.streams", "the write strengths in reverse order of streams", streams + i[:, ::-1, None] * y[:, None]),
         ("hc.streams", "only the first stream written", streams + (np.arange(i.shape[1]) == 0)[None, :, None] * i[:, :, None] * y[:, None]),
-        ("hc.inject", "the write strengths halved", streams + i[:, :, None] * y[:, None] / 2),
+        ("hc.write", "the write strengths halved", streams + i[:, :, None] * y[:, None] / 2),
     ):
         yield Hypothesis(kind, text, s.stage, become(value))

@@ -115,7 +115,7 @@ def _weights(s: Suspect) -> Iterator[Hypothesis]:
     for path, other in s.world.other_weights(s.stage, w):
         mine, theirs = LAYER.search(s.stage.path), LAYER.search(path)
         where = f"layer {theirs[1]}" if theirs and mine and theirs[1] != mine[1] else path.rpartition(".")[2]
-        kind = "linear.weight" if s.stage.op.name == "linear" else "norm.weight"
+        kind = "linear.other" if s.stage.op.name == "linear" else "norm.weight"
         yield Hypothesis(kind, f"the weight of {where} ({other.name})", with_arg(s.stage, 1, other), parameters={"of": path})
 
 

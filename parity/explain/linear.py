@@ -151,7 +151,7 @@ def _weights(s: Suspect, w: Weight) -> Iterator[Hypothesis]:
         rounded = store.round(whole)
         if not np.array_equal(rounded, whole):
             text = f"the weight rounded to {store.name} first"
-            yield Hypothesis("linear.weights", text, with_arg(s.stage, 1, made(rounded)), parameters={"store": store.name})
+            yield Hypothesis("linear.cast", text, with_arg(s.stage, 1, made(rounded)), parameters={"store": store.name})
             flat = s.stage.args[0]
             both = with_args(s.stage, Tensor(store.round(flat.data), flat.axes), made(rounded), *s.stage.args[2:])
-            yield Hypothesis("linear.weights", f"weight and input rounded to {store.name} first", both, parameters={"store": store.name})
+            yield Hypothesis("linear.cast", f"weight and input rounded to {store.name} first", both, parameters={"store": store.name})

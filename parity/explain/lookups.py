@@ -23,13 +23,13 @@ def ngram(s: Suspect) -> Iterator[Hypothesis]:
         ("ngram.hash", "the multipliers in reverse order", with_arg(s.stage, 3, replace(recipe, multipliers=recipe.multipliers[::-1]))),
         ("ngram.end", "end marks not minded: n-grams reach over them", with_arg(s.stage, 3, replace(recipe, end=-1))),
         ("ngram.offsets", "every head in the first head's rows: the offsets left out", with_arg(s.stage, 3, _without_offsets(recipe))),
-        ("ngram.history", "the tokens before the window taken as end marks", with_arg(s.stage, 2, np.full(len(past), recipe.end))),
-        ("ngram.history", "the tokens before the window taken as token 0", with_arg(s.stage, 2, np.zeros(len(past), np.int64))),
-        ("ngram.history", "the tokens before the window in reverse order", with_arg(s.stage, 2, past[::-1].copy())),
+        ("ngram.hash", "the tokens before the window taken as end marks", with_arg(s.stage, 2, np.full(len(past), recipe.end))),
+        ("ngram.hash", "the tokens before the window taken as token 0", with_arg(s.stage, 2, np.zeros(len(past), np.int64))),
+        ("ngram.hash", "the tokens before the window in reverse order", with_arg(s.stage, 2, past[::-1].copy())),
     ):
         yield Hypothesis(kind, text, edited)
     late = np.concatenate([past[-1:], np.asarray(ids, np.int64)[:-1]]) if len(past) else np.asarray(ids, np.int64)
-    yield Hypothesis("ngram.shift", "the n-gram of the token before", with_arg(with_arg(s.stage, 1, late), 2, np.roll(past, 1)))
+    yield Hypothesis("ngram.hash", "the n-gram of the token before", with_arg(with_arg(s.stage, 1, late), 2, np.roll(past, 1)))
     width = table.width
     heads = s.y.data.reshape(len(s.c), -1, width)
     yield Hypothesis("ngram.order", "the heads in reverse order", s.stage, become(heads[:, ::-1]))
@@ -54,7 +54,7 @@ def ple_gate(s: Suspect) -> Iterator[Hypothesis]:
         ("negative products dropped", np.sqrt(np.maximum(d, FLOOR))),
         ("the streams in reverse order", (np.sign(d) * np.sqrt(np.maximum(np.abs(d), FLOOR)))[:, ::-1]),
     ):
-        yield Hypothesis("ngram.gate", text, s.stage, become(value))
+        yield Hypothesis("ple.root", text, s.stage, become(value))
 
 
 def block_mean(s: Suspect) -> Iterator[Hypothesis]:
@@ -68,10 +68,10 @@ def block_mean(s: Suspect) -> Iterator[Hypothesis]:
         ("the last cell of each block", blocks[:, -1]),
         ("every ratio-th cell together, not neighbours", cells[: count * ratio].reshape(ratio, count, *cells.shape[1:]).mean(0)),
     ):
-        yield Hypothesis("index.mean", text, s.stage, become(value))
+        yield Hypothesis("index.pool", text, s.stage, become(value))
     if len(cells) >= count * ratio + 1:
         late = cells[1 : count * ratio + 1].reshape(count, ratio, *cells.shape[1:]).mean(1)
-        yield Hypothesis("index.mean", "blocks that start one cell late", s.stage, become(late))
+        yield Hypothesis("index.pool", "blocks that start one cell late", s.stage, become(late))
 
 
 def index_scores(s: Suspect) -> Iterator[Hypothesis]:
@@ -89,7 +89,12 @@ def index_scores(s: Suspect) -> Iterator[Hypothesis]:
         ("the scale applied twice", relu.sum(1) * scale**2),
         ("the first head alone", relu[:, 0] * scale),
     ):
-        yield Hypothesis("index.scores", text, s.stage, become(np.where(seen, value, 0.0)))
+        yield Hypothesis(
+            f"index.{'relu' if 'relu' in text else 'scale' if 'scale' in text else 'heads'}",
+            text,
+            s.stage,
+            become(np.where(seen, value, 0.0)),
+        )
     yield Hypothesis("index.complete", "incomplete blocks scored too", s.stage, become(relu.sum(1) * scale))
     early = with_params(s.stage, ratio=ratio)
     for shift in (-1, 1, -ratio, ratio):
@@ -111,4 +116,4 @@ def selector_scores(s: Suspect) -> Iterator[Hypothesis]:
     ):
         yield Hypothesis("selector.pair", text, s.stage, become(value))
     swapped = with_arg(with_arg(s.stage, 4, successor), 5, predecessor)
-    yield Hypothesis("selector.codebooks", "the codebooks of predecessor and successor swapped", swapped)
+    yield Hypothesis("selector.books", "the codebooks of predecessor and successor swapped", swapped)

@@ -32,8 +32,8 @@ def delta_state(s: Suspect) -> Iterator[Hypothesis]:
     plain = (start.data, widened(k.data, start.data.shape[0]), v.data, decay.data, beta.data)
     for kind, text, rule in (
         ("delta.rule", "nothing subtracted: v written, not v - S k (gated linear attention)", "linear"),
-        ("delta.rule", "the memory read before the decay", "early"),
-        ("delta.decay", "the decay applied after the write", "late"),
+        ("delta.order", "the memory read before the decay", "early"),
+        ("delta.order", "the decay applied after the write", "late"),
         ("delta.rule", "beta on the value only, not on the difference", "value"),
     ):
         yield Hypothesis(kind, text, s.stage, become(_rolled(*plain, rule)))
@@ -45,7 +45,7 @@ def delta_state(s: Suspect) -> Iterator[Hypothesis]:
         )
     if start.data.any():
         yield Hypothesis(
-            "delta.start", "the state not carried over: it starts from zeros", with_arg(s.stage, 0, like(start, 0 * start.data))
+            "delta.lost", "the state not carried over: it starts from zeros", with_arg(s.stage, 0, like(start, 0 * start.data))
         )
     yield from _other_starts(s, start)
 
@@ -95,7 +95,7 @@ def delta_read(s: Suspect) -> Iterator[Hypothesis]:
         )
     if state.data.shape[2] == state.data.shape[3]:
         turned = state.data.swapaxes(-1, -2)
-        yield Hypothesis("delta.read", "the state transposed: S q in place of S^T q", with_arg(s.stage, 0, like(state, turned)))
+        yield Hypothesis("delta.transposed", "the state transposed: S q in place of S^T q", with_arg(s.stage, 0, like(state, turned)))
     root = state.data.shape[2] ** 0.5
     yield Hypothesis("delta.scale", "the query's factor left out", with_arg(s.stage, 1, like(q, q.data * root)))
     yield Hypothesis("delta.scale", "the query's factor applied twice", with_arg(s.stage, 1, like(q, q.data / root)))
@@ -104,43 +104,45 @@ def delta_read(s: Suspect) -> Iterator[Hypothesis]:
 def decay(s: Suspect) -> Iterator[Hypothesis]:
     a, a_log, dt_bias = s.stage.args
     raw, rate, bias = a.data, np.exp(a_log.array()), dt_bias.array()
-    for text, value in (
-        ("dt_bias left out", -rate * softplus(raw)),
-        ("the bias added after softplus", -rate * (softplus(raw) + bias)),
-        ("softplus left out", -rate * (raw + bias)),
-        ("A_log not exponentiated", -a_log.array() * softplus(raw + bias)),
-        ("A left out", -softplus(raw + bias)),
-        ("the sign left out: the state grows", rate * softplus(raw + bias)),
-        ("sigmoid in place of softplus", -rate * sigmoid(raw + bias)),
-        ("already exponentiated: the decay, not its logarithm", np.exp(-rate * softplus(raw + bias))),
+    for kind, text, value in (
+        ("bias", "dt_bias left out", -rate * softplus(raw)),
+        ("bias", "the bias added after softplus", -rate * (softplus(raw) + bias)),
+        ("form", "softplus left out", -rate * (raw + bias)),
+        ("form", "A_log not exponentiated", -a_log.array() * softplus(raw + bias)),
+        ("form", "A left out", -softplus(raw + bias)),
+        ("sign", "the sign left out: the state grows", rate * softplus(raw + bias)),
+        ("form", "sigmoid in place of softplus", -rate * sigmoid(raw + bias)),
+        ("form", "already exponentiated: the decay, not its logarithm", np.exp(-rate * softplus(raw + bias))),
     ):
-        yield Hypothesis("delta.decay", text, s.stage, become(value))
+        yield Hypothesis(f"decay.{kind}", text, s.stage, become(value))
 
 
 def short_conv(s: Suspect) -> Iterator[Hypothesis]:
     x, history, w = s.stage.args
     dilation = s.stage.params.get("dilation", 1)
     taps = w.array()
-    yield Hypothesis("conv.order", "the taps in reverse order", with_arg(s.stage, 2, Weight.of(taps[..., ::-1], w.axes, "f64", w.name)))
+    yield Hypothesis(
+        "short_conv.order", "the taps in reverse order", with_arg(s.stage, 2, Weight.of(taps[..., ::-1], w.axes, "f64", w.name))
+    )
     if history.data.any():
-        yield Hypothesis("conv.history", "the rows before taken as zeros", with_arg(s.stage, 1, like(history, 0 * history.data)))
-    yield Hypothesis("conv.identity", "not convolved: the input", s.stage, become(x.data))
+        yield Hypothesis("short_conv.history", "the rows before taken as zeros", with_arg(s.stage, 1, like(history, 0 * history.data)))
+    yield Hypothesis("short_conv.identity", "not convolved: the input", s.stage, become(x.data))
     last = taps * (np.arange(w.width) == w.width - 1)
-    yield Hypothesis("conv.identity", "only the row's own tap", with_arg(s.stage, 2, Weight.of(last, w.axes, "f64", w.name)))
+    yield Hypothesis("short_conv.identity", "only the row's own tap", with_arg(s.stage, 2, Weight.of(last, w.axes, "f64", w.name)))
     rows = np.concatenate([history.data, x.data])
     for other in {1, 2, 3, w.width} - {dilation}:
         reach = (w.width - 1) * other
         if reach <= len(history.data):
             kept = like(history, history.data[len(history.data) - reach :])
             edited = with_params(with_arg(s.stage, 1, kept), dilation=other)
-            yield Hypothesis("conv.dilation", f"dilation {other} in place of {dilation}", edited, parameters={"dilation": other})
+            yield Hypothesis("short_conv.dilation", f"dilation {other} in place of {dilation}", edited, parameters={"dilation": other})
     if len(history.data):
         late = rows[len(history.data) - 1 : len(rows) - 1]
         yield Hypothesis(
-            "conv.shift", "every row one late", with_args(s.stage, like(x, late), like(history, np.roll(history.data, 1, 0)), w)
+            "short_conv.shift", "every row one late", with_args(s.stage, like(x, late), like(history, np.roll(history.data, 1, 0)), w)
         )
         backward = history.data[::-1].copy()
-        yield Hypothesis("conv.history", "the rows before in reverse order", with_arg(s.stage, 1, like(history, backward)))
+        yield Hypothesis("short_conv.history", "the rows before in reverse order", with_arg(s.stage, 1, like(history, backward)))
     yield from _other_histories(s, history)
 
 
@@ -160,7 +162,7 @@ def _other_histories(s: Suspect, history: Tensor) -> Iterator[Hypothesis]:
         other = rows[end - reach : end]
         if len(other) == reach and not np.array_equal(other, history.data):
             text = f"the rows before end {len(rows) - end} rows before the last one recorded: rolled back wrongly"
-            yield Hypothesis("conv.rollback", text, with_arg(s.stage, 1, like(history, other)), parameters={"end": end})
+            yield Hypothesis("short_conv.rollback", text, with_arg(s.stage, 1, like(history, other)), parameters={"end": end})
 
 
 def dynamic_conv(s: Suspect) -> Iterator[Hypothesis]:
@@ -173,7 +175,7 @@ def dynamic_conv(s: Suspect) -> Iterator[Hypothesis]:
     for kind, text, value in (
         ("conv.kernel", "the generated kernel left out", (fixed * seen).sum(1)),
         ("conv.base", "the base left out", (made * seen).sum(1)),
-        ("conv.order", "the taps in reverse order", ((fixed + made)[:, ::-1] * seen).sum(1)),
+        ("conv.taps", "the taps in reverse order", ((fixed + made)[:, ::-1] * seen).sum(1)),
         ("conv.identity", "not convolved: the input", x.data),
         ("conv.residual", "the input added", x.data + ((fixed + made) * seen).sum(1)),
         ("conv.groups", "channel c of group c mod groups, not c // size", ((fixed + tiled) * seen).sum(1)),

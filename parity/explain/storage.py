@@ -34,8 +34,13 @@ def _stored(s: Suspect) -> Iterator[Found]:
                 same = float((rounded == c).mean())
                 if same > SHARE:
                     declare = f"{store.name}{',truncate=1' if text == 'cut' else ''}"
-                    yield "storage", f"stored in {store.name} ({text}), not as declared (--arithmetic {declare})", 1 - same
+                    yield _named(s, "storage"), f"stored in {store.name} ({text}), not as declared (--arithmetic {declare})", 1 - same
                     return
+
+
+def _named(s: Suspect, kind: str) -> str:
+    """The catalogue names what happens to the cells of a cache by itself."""
+    return {"storage": "cells.dtype", "values.words": "cells.words"}[kind] if s.stage.op.name == "cells" else kind
 
 
 def _words(store: FloatFormat) -> Callable[[Array], NDArray[Any]]:
@@ -93,7 +98,7 @@ def reread(s: Suspect) -> Iterator[tuple[str, float]]:
 def _reinterpreted(s: Suspect) -> Iterator[Found]:
     for text, share in reread(s):
         if share > SHARE:
-            yield "storage.bits", f"bits reinterpreted: {text}", 1 - share
+            yield _named(s, "values.words"), f"bits reinterpreted: {text}", 1 - share
 
 
 def _accumulated(s: Suspect, declared: str) -> Iterator[Found]:
@@ -120,7 +125,7 @@ def _accumulated(s: Suspect, declared: str) -> Iterator[Found]:
                 same = float((_summed(products if fused else rounded(products), order, rounded) == c).mean())
                 if same > 0.9:
                     yield (
-                        "accumulation",
+                        "linear.accumulator",
                         f"{name}, summed {order}{' with FMA' if fused else ''} (bit for bit in {same:.0%} of a sample)",
                         1 - same,
                     )
@@ -166,7 +171,7 @@ def _sized(products: Array, c: Array) -> Iterator[Found]:
         rounding = float(np.sqrt(np.square(store.ulp(c)).mean() / 12))
         if size > 2 * rounding and 0.3 * low <= size <= 2 * high:
             yield (
-                "accumulation",
+                "linear.accumulator",
                 f"{store.name} accumulators: errors {size / rounding:.2g} times one rounding, as such sums make in some order",
                 0.5,
             )
