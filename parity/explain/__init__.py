@@ -52,8 +52,8 @@ def _specific(s: Suspect) -> Iterator[Hypothesis]:
 
 def _all(s: Suspect) -> Iterator[Hypothesis]:
     yield from _specific(s)
-    yield from catalogue.hypotheses(s)
     yield from general.hypotheses(s)
+    yield from catalogue.hypotheses(s)
 
 
 def _ranked(found: list[Fit], stored: list[storage.Found]) -> list[Explanation]:

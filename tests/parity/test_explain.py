@@ -203,4 +203,4 @@ def test_one_cell_too_many(rng):
     q, k, v = t(rng, 4, 4, 8), t(rng, 12, 2, 8), t(rng, 12, 2, 8)
     stage = stage_of("attention", q, k, v, visible=visible, scale=8**-0.5)
     wrong = stage_of("attention", q, k, v, visible=with_cell(visible, np.arange(12) == 2), scale=8**-0.5)
-    assert texts(stage, f32_of(wrong))[0] == "attention.cell: cell 2 (position 2) seen, though it is not visible"
+    assert texts(stage, f32_of(wrong))[0] == "attention.extra: cell 2 (position 2) seen, though it is not visible"
