@@ -111,7 +111,7 @@ def shadow_of(proposed: Sequence[Sequence[int]], reference: Sequence[Sequence[in
 
 
 def shadow(target: Target, drafter: Drafter, schedule: Schedule, prompt: Sequence[int], reference: Sequence[int], drafts: int) -> Shadow:
-    """Run ``drafter`` beside the target along ``prompt`` and its continuation ``reference``: all drafts and the bonus advance every round."""
+    """Run ``drafter`` beside the target along ``prompt`` and ``reference``, its continuation: drafts and bonus advance in every round."""
     model = ModelDrafter(drafter, target.embedding, target.head, schedule)
     whole = [*prompt, *reference]
     features = target.window(whole[:-1], taps=drafter.tap_ids).features

@@ -77,14 +77,13 @@ class Slots:
         if self.saves and self._saved:
             for position in range(self.start + kept, self.length):
                 self._put_back(self._slot(position))
+        # What a round overwrote is kept until the next one begins: the round may still fail behind this commit.
         self.length = self.start + kept
-        self._saved = ()
 
     def abort(self) -> None:
         self.length = self.start
         if self._saved:
-            self.k, self.v = self._saved
-        self._saved = ()
+            self.k, self.v = (x.copy() for x in self._saved)
 
     def read(self) -> tuple[Array, Array]:
         if self.k is None or self.v is None or not self.length:
@@ -108,9 +107,9 @@ class Slots:
     def _room(self, length: int, k: Array, v: Array) -> None:
         size = length if self.capacity is None else self.capacity
         if self.k is None or self.v is None:
-            self.k, self.v = np.zeros((size, *k.shape[1:])), np.zeros((size, *v.shape[1:]))
+            self.k, self.v = np.zeros((size, *k.shape[1:]), k.dtype), np.zeros((size, *v.shape[1:]), v.dtype)
         elif len(self.k) < size:
-            self.k, self.v = (np.concatenate([x, np.zeros((size - len(x), *x.shape[1:]))]) for x in (self.k, self.v))
+            self.k, self.v = (np.concatenate([x, np.zeros((size - len(x), *x.shape[1:]), x.dtype)]) for x in (self.k, self.v))
 
 
 class Buffered:
@@ -146,7 +145,7 @@ class Buffered:
     def read(self) -> tuple[Array, Array]:
         if self.k is None or self.v is None:
             return np.empty((0, 0, 0)), np.empty((0, 0, 0))
-        lost = [np.zeros((self.first, *x.shape[1:])) for x in (self.k, self.v)]
+        lost = [np.zeros((self.first, *x.shape[1:]), x.dtype) for x in (self.k, self.v)]
         return np.concatenate([lost[0], self.k]), np.concatenate([lost[1], self.v])
 
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
+from oracle.tensor import Array
+
 CONFIDENCE = 0.95
 
 
@@ -68,7 +70,7 @@ def fit(widths: Sequence[float], ms: Sequence[float]) -> CostFit:
     )
 
 
-def _line(x: np.ndarray, y: np.ndarray) -> tuple[float, float, np.ndarray]:  # type: ignore[type-arg]
+def _line(x: Array, y: Array) -> tuple[float, float, Array]:
     design = np.stack([np.ones_like(x), x], 1)
     (fixed, slope), *_ = np.linalg.lstsq(design, y, rcond=None)
     return float(fixed), float(slope), y - fixed - slope * x

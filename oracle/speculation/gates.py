@@ -1,6 +1,6 @@
 """Gates that stop speculating where it does not pay: Muser's windowed gate, and the one-way latch that it replaced.
 
-Source: `specs/muse-glimmer.md` 6.3 (constants and state machine), 6.4 b (a verify length that cannot close it), section 9 row 2 (the latch).
+Source: `specs/muse-glimmer.md` 6.3 (constants, state machine), 6.4 b (a verify length that cannot close it), section 9 row 2 (the latch).
 """
 
 from __future__ import annotations
@@ -93,4 +93,5 @@ def finding(drafts: int) -> str | None:
     most = WINDOW * drafts
     if most >= PROPOSALS:
         return None
-    return f"verify length {drafts}: the gate can never close, {WINDOW} rounds of {drafts} drafts are {most}, fewer than the {PROPOSALS} it asks for"
+    told = f"{WINDOW} rounds of {drafts} drafts are {most}, fewer than the {PROPOSALS} it asks for"
+    return f"verify length {drafts}: the gate can never close, {told}"

@@ -68,7 +68,7 @@ class Greedy:
 
 
 def draft_rows(proposal: Proposal, vocab: int) -> Array:
-    """Logits of the draft's law [draft, vocab]: the proposal's own, widened from a reduced vocabulary; -inf but for the draft where it has none."""
+    """Logits of the draft's law [draft, vocab]: its own, widened from a reduced vocabulary; without any, all weight on the draft."""
     if proposal.logits is None:
         rows = np.full((len(proposal.drafts), vocab), -np.inf)
         rows[np.arange(len(rows)), list(proposal.drafts)] = 0.0
@@ -150,5 +150,3 @@ class Ordered:
 
     def restore(self, mark: Any) -> None:
         self.stream.rewind(mark)
-
-

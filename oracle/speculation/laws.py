@@ -97,7 +97,7 @@ class Sampling:
         row = np.asarray(logits, np.float64)
         softmax(row)
         for name in ORDERS[self.order]:
-            row = steps[name](row, getattr(self, name))  # type: ignore[operator]
+            row = steps[name](row, getattr(self, name))
         return softmax(row)
 
 

@@ -83,7 +83,7 @@ class OrderedSampling:
 
 @dataclass(frozen=True, eq=False)
 class OrderedRow:
-    """``probabilities`` and ``weights`` float32 [vocab], 0 outside the candidates, and ``order``: the candidates' ids as they are walked."""
+    """``probabilities`` and ``weights`` float32 [vocab], 0 outside the candidates; ``order``: their ids as they are walked."""
 
     probabilities: Floats
     weights: Floats
@@ -108,7 +108,9 @@ def verify_ordered(drafts: Sequence[int], q: Sequence[Floats], rows: Sequence[Or
     residual in the target's order, or by weights of the last row. All counts are checked before any draw: ValueError.
     """
     if not len(q) == len(drafts) == len(rows) - 1:
-        raise ValueError(f"{len(drafts)} drafts, {len(q)} draft rows, {len(rows)} target rows: expected as many draft rows, one target row more")
+        raise ValueError(
+            f"{len(drafts)} drafts, {len(q)} draft rows, {len(rows)} target rows: expected as many draft rows, one target row more"
+        )
     if len({len(r) for r in q} | {len(r.probabilities) for r in rows}) != 1:
         raise ValueError("draft and target rows are of different vocabularies")
     for i, d in enumerate(drafts):

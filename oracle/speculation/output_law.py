@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from oracle.speculation.coins import Coins, Number, outcomes
-from oracle.speculation.verification import Row, Rule
+from oracle.speculation.verification import Drawn, Row, Rule
 
 Tokens = tuple[int, ...]
 Model = Callable[[Tokens], Row]
@@ -47,7 +47,7 @@ def round_law(rule: Rule, target: Model, draft: Model, prefix: Tokens, drafts: i
 
     def play(coins: Coins) -> Tokens:
         q: list[Row] = []
-        drawn = []
+        drawn: list[Drawn] = []
         for _ in range(drafts):
             q.append(draft((*prefix, *(d.token for d in drawn))))
             drawn.append(rule.draft(coins, q[-1]))

@@ -208,10 +208,7 @@ class Session:
         out = self.target.window(window, self.cache.state(), self.taps, reading=self.reading, step=number + 1)
         self.hook("append")
         self.cache.append(out.state, window)
-        if len(window) > 1:
-            verified = self.verify(window, out.logits[: len(window)])
-        else:
-            verified = Verified(0, self.judge.first(out.logits[0]))
+        verified = self.verify(window, out.logits) if len(window) > 1 else Verified(0, self.judge.first(out.logits[0]))
         known, published = self.publish(window, verified)
         kept = self.kept(known)
         self.hook("commit")
@@ -270,7 +267,9 @@ def _plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def decode(target: Target, prompt: Sequence[int], max_new: int, reading: Reading | None = None, stops: Sequence[int] = ()) -> tuple[list[int], Array]:
+def decode(
+    target: Target, prompt: Sequence[int], max_new: int, reading: Reading | None = None, stops: Sequence[int] = ()
+) -> tuple[list[int], Array]:
     """The target alone, one token per window: (new tokens, the logits each was chosen from [token, vocab])."""
     out = target.window(prompt, reading=reading)
     tokens, rows = [int(out.pick[-1])], [out.logits[-1]]

@@ -41,8 +41,8 @@ class Header:
 class RoundRecord:
     """One round. ``position``: the anchor's; the window's row j is at ``position + j``.
 
-    ``block``: ids fed to the drafter; ``proposals``: what it proposed; ``window``: ids the target verified; ``picks``: its choice after every
-    row; ``accepted`` drafts and the ``bonus``; ``emitted``: what was published; ``kept``: rows committed to the target's cache;
+    ``block``: ids fed to the drafter; ``proposals``: what it proposed; ``window``: ids the target verified; ``picks``: its choice after
+    every row; ``accepted`` drafts and the ``bonus``; ``emitted``: what was published; ``kept``: rows committed to the target's cache;
     ``context``: rows of the window whose features became context, from position ``context_start`` on; ``target_rows``: what each layer's
     cache counts afterwards, ``draft_rows`` the drafter's context; ``drawn``: raw draws so far; ``fallback``: a plain decode while the
     gate was closed. ``draft_logits`` [draft, vocab] and ``target_logits`` [row, vocab] are kept in memory only.

@@ -88,7 +88,7 @@ def best_of_draft(coins: Coins, q: Row) -> Drawn:
 
 
 def _run(accept: Callable[..., bool], replace: Callable[..., int]) -> Verify:
-    """Draft by draft: ``accept(coins, drawn, q, p)``; the first refusal gives ``replace(coins, drawn, q, p)``, none a token of the last row."""
+    """Draft by draft: ``accept(coins, drawn, q, p)``; a refusal gives ``replace(…)``, none a token of the last row."""
 
     def verify(coins: Coins, drafts: Sequence[Drawn], q: Sequence[Row], p: Sequence[Row]) -> Verified:
         for i, d in enumerate(drafts):
@@ -166,8 +166,16 @@ RULES: dict[str, Rule] = {
         Rule("point-mass", True, "sglang chain verification, both thresholds 1", thresholds(1, 1), best_of_draft),
         Rule("floored-ratio", True, "mlx-dspark: p / max(q, 1e-9)", _run(_floored, _from_residual), from_draft),
         Rule("thresholds", False, "sglang with thresholds below 1", thresholds(Fraction(1, 2), Fraction(1, 2)), best_of_draft),
-        Rule("greedy-draft", False, "old z-lab: drafts by argmax, judged as if drawn from q", _run(_leviathan, _from_residual), best_of_draft),
-        Rule("target-after-refusal", False, "naive: a refusal draws from p, not from the residual", _run(_leviathan, _from_target), from_draft),
+        Rule(
+            "greedy-draft", False, "old z-lab: drafts by argmax, judged as if drawn from q", _run(_leviathan, _from_residual), best_of_draft
+        ),
+        Rule(
+            "target-after-refusal",
+            False,
+            "naive: a refusal draws from p, not from the residual",
+            _run(_leviathan, _from_target),
+            from_draft,
+        ),
         Rule(
             "equality",
             False,

@@ -51,7 +51,9 @@ def test_an_exact_line_is_found_without_a_doubt(fixed: float, per_row: float, wi
     assert max(map(abs, f.left_out_error)) < 1e-8
 
 
-@pytest.mark.parametrize(("widths", "ms"), [([2, 4], [1, 2]), ([2, 2, 2], [1, 2, 3]), ([2, 4, 6], [1, 2]), ([2, 4, 6], [1, 2, float("nan")])])
+@pytest.mark.parametrize(
+    ("widths", "ms"), [([2, 4], [1, 2]), ([2, 2, 2], [1, 2, 3]), ([2, 4, 6], [1, 2]), ([2, 4, 6], [1, 2, float("nan")])]
+)
 def test_too_few_points_are_no_fit(widths, ms):
     with pytest.raises(ValueError, match="at least 3 different widths"):
         fit(widths, ms)

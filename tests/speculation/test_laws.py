@@ -109,7 +109,11 @@ def test_counts_are_checked_before_any_draw():
 
 
 @settings(max_examples=60, deadline=None)
-@given(logits=arrays(np.float32, 6, elements=st.integers(-8, 8).map(lambda i: np.float32(i / 4))), k=st.integers(0, 6), p=st.sampled_from((0.3, 0.8, 1.0)))
+@given(
+    logits=arrays(np.float32, 6, elements=st.integers(-8, 8).map(lambda i: np.float32(i / 4))),
+    k=st.integers(0, 6),
+    p=st.sampled_from((0.3, 0.8, 1.0)),
+)
 def test_the_float32_row_is_the_law_of_the_same_settings(logits, k, p):
     row = OrderedSampling(top_k=k, top_p=p, temperature=0.7).row(logits)
     law = Sampling(0.7, k, p, 0.0, "muser").law(logits)

@@ -12,7 +12,7 @@ import numpy as np
 from oracle.drafters.dialect import Dialect, Geometry
 from oracle.models import Drafter, Target
 from oracle.recipes import Rope
-from oracle.speculation.caches import LayeredCache, layer_windows
+from oracle.speculation.caches import layer_windows
 from oracle.speculation.schedules import SCHEDULES, Schedule
 from oracle.speculation.verification import Verified
 from oracle.targets.qwen38_weights import Qwen38Geometry
@@ -66,7 +66,8 @@ def shallow(target: Target, layers: int = 2) -> Target:
     """The first layers of a target: one that slides and one that sees everything, where it has both."""
     g, names = target.geometry, ("sliding", "roped", "sparse", "layer_heads")
     cut = {n: getattr(g, n)[:layers] for n in names if hasattr(g, n)}
-    return replace(target, geometry=replace(g, layers=layers, **cut), weights=replace(target.weights, layers=target.weights.layers[:layers]))
+    weights = replace(target.weights, layers=target.weights.layers[:layers])
+    return replace(target, geometry=replace(g, layers=layers, **cut), weights=weights)
 
 
 @cache
@@ -136,6 +137,3 @@ def apart(mine: list[Any], theirs: list[Any]) -> float:
     if [np.shape(a) for a in mine] != [np.shape(b) for b in theirs]:
         return float("inf")
     return max((float(np.abs(a - b).max(initial=0)) for a, b in zip(mine, theirs, strict=True)), default=0.0)
-
-
-__all__ = ["FAMILIES", "Forced", "LayeredCache", "Pair", "apart", "pair", "seen_rows"]
