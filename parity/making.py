@@ -16,6 +16,8 @@ from parity.models import whole_target
 
 TARGETS = ("llama",)
 DEFAULT_CONTEXT = 48
+# Token ids of the context noted in a case, so that its taps can be formed again.
+MAX_NOTED = 1 << 16
 
 
 def is_target(family: str) -> bool:
@@ -62,7 +64,9 @@ def drafter_case(
         steps.append(append(features[position : position + accepted + 1], position))
         position += accepted + 1
         steps.append(propose(_block(ids[position], g.mask_token_id, rows), position))
-    notes = {"features": source, "context": sum(counts), "accepts": list(accepts)}
+    notes: dict[str, Any] = {"features": source, "context": sum(counts), "accepts": list(accepts)}
+    if source != "seeded" and position <= MAX_NOTED:
+        notes["tokens"] = [int(i) for i in ids[:position]]
     label = name or f"{drafter.dialect.family} drafter, {position} rows, {len(accepts) + 1} blocks"
     return Case(label, drafter.dialect.family, "drafter", model, tuple(steps), borrowed, dict(dialect or {}), seed, notes)
 

@@ -1,4 +1,4 @@
-"""Mistakes of a cache: cells stale, moved, never written, aliased, wrapped, narrowed."""
+"""Mistakes of a cache: cells stale, moved, never written, aliased, wrapped."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from oracle.faults.grammar import Options
 from oracle.faults.kind import Kind, Plant, need
-from oracle.faults.values import words
-from oracle.floats import FORMATS
 from oracle.readings import Stage
 
 Values = NDArray[Any]
@@ -98,19 +96,9 @@ def _order(_: Options) -> Plant:
     return Plant(edit, lambda stage, y: np.roll(y, len(stage.args[-1].data), 0))
 
 
-def _dtype(o: Options) -> Plant:
-    store = FORMATS[o.choice("dtype", "bf16", "f16")]
-    return Plant(after=lambda stage, y: store.round(y))
-
-
-def _words(o: Options) -> Plant:
-    was = o.choice("stored", "bf16", "f16")
-    return Plant(after=lambda stage, y: words(y, was, "f16" if was == "bf16" else "bf16"))
-
-
 KINDS = (
     Kind(
-        "cells.stale",
+        "cells.neighbour",
         OPS,
         "*.k_cells",
         {"cell": "-1", "from": "-1"},
@@ -119,10 +107,9 @@ KINDS = (
         ("K20", "K4"),
         "cell",
         ("cell=-1,from=-1", "cell=0,from=1"),
-        {"which cell": ""},
     ),
     Kind(
-        "cells.shift",
+        "cells.shifted",
         OPS,
         "*.v_cells",
         {"by": "1"},
@@ -155,31 +142,7 @@ KINDS = (
         ("K35", "K20"),
         "period",
         ("period=16", "period=8"),
-        alike=("cells.stale",),
+        alike=("cells.neighbour", "cells.shifted"),
     ),
-    Kind("cells.order", OPS, "*.k_cells", {}, _order, "the rows' own cells before the context's", ("K20",), alike=("cells.shift",)),
-    Kind(
-        "cells.dtype",
-        OPS,
-        "*.v_cells",
-        {"dtype": "f16"},
-        _dtype,
-        "the cache kept in a narrower dtype",
-        ("K26",),
-        "dtype",
-        ("dtype=f16", "dtype=bf16"),
-        alike=("storage",),
-    ),
-    Kind(
-        "cells.words",
-        OPS,
-        "*.k_cells",
-        {"stored": "f16"},
-        _words,
-        "16-bit cache words of one float format read as the other",
-        ("K26",),
-        "stored",
-        ("stored=f16", "stored=bf16"),
-        alike=("values.words",),
-    ),
+    Kind("cells.order", OPS, "*.k_cells", {}, _order, "the rows' own cells before the context's", ("K20",), alike=("cells.shifted",)),
 )

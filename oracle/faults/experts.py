@@ -30,14 +30,6 @@ def _scores(_: Options) -> Plant:
     return Plant(edit)
 
 
-def _bias(_: Options) -> Plant:
-    def edit(stage: Stage) -> Stage:
-        need(len(stage.args) > 1 and stage.args[1] is not None, "no selection bias")
-        return args(stage, stage.args[0], None)
-
-    return Plant(edit)
-
-
 def _top_k(o: Options) -> Plant:
     delta = o.integer("delta")
 
@@ -68,11 +60,16 @@ def _scale(o: Options) -> Plant:
     return Plant(edit)
 
 
-def _biased_weights(_: Options) -> Plant:
-    """The weights formed from score + bias: the selection of the same layer, seen just before, has the bias."""
+def _bias(o: Options) -> Plant:
+    """The selection without its bias, or weights of score + bias: the same layer's selection, seen just before, has it."""
+    where = o.choice("where", "selection", "weights")
     biases: dict[str, Weight | None] = {}
 
     def edit(stage: Stage) -> Stage:
+        need((stage.op.name == "select") == (where == "selection"), "another place")
+        if where == "selection":
+            need(len(stage.args) > 1 and stage.args[1] is not None, "no selection bias")
+            return args(stage, stage.args[0], None)
         bias = biases.get(stage.path.rpartition(".")[0])
         need(bias is not None, "no selection bias")
         scores, *rest = stage.args
@@ -106,23 +103,6 @@ def _index(_: Options) -> Plant:
     return Plant(edit)
 
 
-def _other(_: Options) -> Plant:
-    """Up projections read from the gate's matrices of the same layer, seen just before."""
-    seen: dict[str, tuple[Weight, ...]] = {}
-
-    def edit(stage: Stage) -> Stage:
-        x, selected, experts = stage.args
-        found = seen.get(stage.path.rpartition(".")[0])
-        need(found is not None and found is not experts and found[0].shape == experts[0].shape, "no other experts of this shape")
-        return args(stage, x, selected, found)
-
-    def see(stage: Stage, _: Tensor) -> None:
-        if stage.op.name == "expert_linear":
-            seen[stage.path.rpartition(".")[0]] = stage.args[2]
-
-    return Plant(edit, None, see)
-
-
 def _last(_: Options) -> Plant:
     """The last rank left out of the sum."""
 
@@ -138,7 +118,7 @@ def _last(_: Options) -> Plant:
 
 KINDS = (
     Kind(
-        "router.scores",
+        "moe.scores",
         ("sigmoid", "softmax"),
         "*.router_scores",
         {},
@@ -148,18 +128,19 @@ KINDS = (
         knobs={"router scores": ""},
     ),
     Kind(
-        "router.bias",
-        ("select",),
-        "*.selected",
-        {},
+        "moe.bias",
+        ("select", "expert_weights"),
+        "*",
+        {"where": "selection"},
         _bias,
-        "experts selected without the selection bias",
+        "experts selected without the selection bias, or the bias counted in their weights",
         ("K34",),
-        knobs={"selection bias": ""},
-        alike=("choice.next",),
+        "where",
+        ("where=selection", "where=weights"),
+        {"selection bias": "where=selection", "bias not in the weights": "where=weights"},
     ),
     Kind(
-        "router.top_k",
+        "moe.top_k",
         ("select",),
         "*.selected",
         {"delta": "-1"},
@@ -171,7 +152,7 @@ KINDS = (
         {"number of experts": "delta=-1"},
     ),
     Kind(
-        "experts.renormalise",
+        "moe.renormalise",
         ("expert_weights",),
         "*.expert_weights",
         {},
@@ -181,7 +162,7 @@ KINDS = (
         knobs={"renormalisation": ""},
     ),
     Kind(
-        "experts.scale",
+        "moe.scale",
         ("expert_weights",),
         "*.expert_weights",
         {"times": "0"},
@@ -194,17 +175,7 @@ KINDS = (
         ("values.scale",),
     ),
     Kind(
-        "experts.bias",
-        ("expert_weights",),
-        "*.expert_weights",
-        {},
-        _biased_weights,
-        "the selection bias counted in the weights",
-        ("K34",),
-        knobs={"bias not in the weights": ""},
-    ),
-    Kind(
-        "experts.order",
+        "moe.order",
         ("expert_weights",),
         "*.expert_weights",
         {},
@@ -214,15 +185,13 @@ KINDS = (
         alike=("linear.permuted",),
     ),
     Kind(
-        "experts.index",
+        "moe.expert",
         ("expert_linear",),
         "*.expert_gate",
         {},
         _index,
         "the next expert's matrix in place of the selected one's",
         ("K35", "K14"),
-        knobs={"which expert": ""},
     ),
-    Kind("experts.other", ("expert_linear",), "*.expert_up", {}, _other, "gate matrices read in place of up matrices", ("K14",)),
-    Kind("experts.last", ("expert_sum",), "*.expert_out", {}, _last, "the last rank left out of the sum", ("K31", "K34")),
+    Kind("moe.rank", ("expert_sum",), "*.expert_out", {}, _last, "the last rank left out of the sum", ("K31", "K34")),
 )

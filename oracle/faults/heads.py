@@ -28,18 +28,6 @@ def _base(_: Options) -> Plant:
     return Plant(edit)
 
 
-def _taps(_: Options) -> Plant:
-    """The newest tap taken for the oldest."""
-
-    def edit(stage: Stage) -> Stage:
-        x, kernel, base = stage.args
-        need(base.shape[1] > 1, "a single tap")
-        turned = Weight.of(base.array()[:, ::-1], base.axes, "f32", base.name)
-        return args(stage, x, Tensor(kernel.data[:, :, ::-1], kernel.axes), turned)
-
-    return Plant(edit)
-
-
 def _books(_: Options) -> Plant:
     def edit(stage: Stage) -> Stage:
         *given, before, after = stage.args
@@ -103,9 +91,8 @@ KINDS = (
         knobs={"side of the convolution": ""},
     ),
     Kind("conv.base", ("dynamic_conv",), "*", {}, _base, "the fixed part of the kernel left out", ("K15",), knobs={"fixed kernel": ""}),
-    Kind("conv.taps", ("dynamic_conv",), "*", {}, _taps, "the newest tap taken for the oldest", ("K15",), knobs={"order of the taps": ""}),
     Kind(
-        "selector.books",
+        "selector.codebooks",
         ("selector_scores",),
         "*",
         {},

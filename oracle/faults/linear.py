@@ -82,24 +82,36 @@ def _permuted(o: Options) -> Plant:
 def _other(o: Options) -> Plant:
     """Calls are seen in order: a weight of the same layer (of=k_raw) or of the layer before (of=layer) must have come first."""
     of = o["of"]
-    seen: dict[str, Weight] = {}
+    seen: dict[str, Any] = {}
 
     def edit(stage: Stage) -> Stage:
         scope, _, name = stage.path.rpartition(".")
-        w, found = stage.args[1], seen.get(name if of == "layer" else f"{scope}.{of}")
+        at = _weight_at(stage)
+        w, found = stage.args[at], seen.get(name if of == "layer" else f"{scope}.{of}")
         if of == "any" and found is None:
             siblings = [v for k, v in seen.items() if k.rpartition(".")[0] == scope]
-            found = next((v for v in siblings if v.shape == w.shape and v is not w), None)
-        if found is None or found is w or (found.row_count, found.width) != (w.row_count, w.width):
+            found = next((v for v in siblings if _alike(v, w)), None)
+        if found is None or not _alike(found, w):
             raise NotHereError("there is no weight of the same shape before this one here")
-        return args(stage, stage.args[0], found, *stage.args[2:])
+        return args(stage, *stage.args[:at], found, *stage.args[at + 1 :])
 
     def see(stage: Stage, _: Tensor) -> None:
-        if stage.op.name == "linear":
-            seen[stage.path] = stage.args[1]
-            seen[stage.path.rpartition(".")[2]] = stage.args[1]
+        if stage.op.name in ("linear", "expert_linear"):
+            seen[stage.path] = seen[stage.path.rpartition(".")[2]] = stage.args[_weight_at(stage)]
 
     return Plant(edit, None, see)
+
+
+def _weight_at(stage: Stage) -> int:
+    return 1 if stage.op.name == "linear" else 2
+
+
+def _alike(a: Any, b: Any) -> bool:
+    """Another weight (or tuple of experts' weights) of the same shape."""
+    if a is b or isinstance(a, tuple) != isinstance(b, tuple):
+        return False
+    first, second = (a[0], b[0]) if isinstance(a, tuple) else (a, b)
+    return (first.row_count, first.width) == (second.row_count, second.width) and (not isinstance(a, tuple) or len(a) == len(b))
 
 
 def _layout(o: Options) -> Plant:
@@ -179,7 +191,6 @@ KINDS = (
         ("K6", "K27"),
         "factor",
         ("factor=2", "factor=1.01", "factor=1.0001"),
-        {"weight scale": "factor=1.001"},
     ),
     Kind("linear.bias", OPS, "*.q_raw", {}, _bias, "the bias left out", ("K14", "K34"), knobs={"bias": ""}),
     Kind("linear.transposed", OPS, "*.fc", {}, _transposed, "the stored weight read with rows and columns exchanged", ("K14", "K35")),
@@ -197,8 +208,8 @@ KINDS = (
         ("attention.gqa",),
     ),
     Kind(
-        "linear.other",
-        OPS,
+        "linear.weight",
+        ("linear", "expert_linear"),
         "*.v",
         {"of": "any"},
         _other,
@@ -219,7 +230,7 @@ KINDS = (
         ("how=nibbles", "how=scales"),
     ),
     Kind(
-        "linear.cast",
+        "linear.weights",
         OPS,
         "*.o",
         {"dtype": "bf16"},

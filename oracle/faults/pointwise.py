@@ -47,7 +47,13 @@ def _gate_activation(_: Options) -> Plant:
 
 
 def _gate_missing(_: Options) -> Plant:
-    return Plant(after=lambda stage, y: _data(stage, 0).reshape(y.shape))
+    """The value itself; of a gate per stream, the value in every stream."""
+
+    def after(stage: Stage, y: Values) -> Values:
+        x = _data(stage, 0)
+        return np.tile(x, (1, y.shape[1] // x.shape[1])) if stage.op.name == "stream_gate" else x.reshape(y.shape)
+
+    return Plant(after=after)
 
 
 def _gate_order(_: Options) -> Plant:
@@ -211,9 +217,17 @@ KINDS = (
         ("K34",),
         knobs={"gate activation": ""},
     ),
-    Kind("gate.missing", ("gate",), "*.attn_gated", {}, _gate_missing, "the gate left out", ("K6", "K34"), knobs={"gate": ""}),
-    Kind("gate.order", ("gate",), "*.attn_gated", {}, _gate_order, "the gates of the heads turned by one", ("K13", "K14")),
-    Kind("gate.input", ("gate",), "*.attn_gated", {}, _gate_input, "gated by another row's gate", ("K3",), knobs={"gate input": ""}),
+    Kind("gate.missing", ("gate", "stream_gate"), "*", {}, _gate_missing, "the gate left out", ("K6", "K34"), knobs={"gate": ""}),
+    Kind("gate.heads", ("gate",), "*.attn_gated", {}, _gate_order, "the gates of the heads turned by one", ("K13", "K14")),
+    Kind(
+        "gate.input",
+        ("gate",),
+        "*.attn_gated",
+        {},
+        _gate_input,
+        "gated by another row's gate",
+        ("K3",),
+    ),
     Kind(
         "softcap.cap",
         ("softcap",),
@@ -274,7 +288,7 @@ KINDS = (
         ("values.scale",),
     ),
     Kind(
-        "gather.ids",
+        "embed.token",
         ("gather",),
         "*.embed",
         {"offset": "1"},
@@ -282,7 +296,6 @@ KINDS = (
         "the row of another token id",
         ("K18", "K17"),
         "offset",
-        knobs={"token id": "offset=1"},
     ),
     Kind(
         "mask.embedding",
@@ -298,7 +311,7 @@ KINDS = (
         ("values.zero",),
     ),
     Kind(
-        "silu.activation",
+        "activation.kind",
         ("silu",),
         "*",
         {"kind": "none"},
@@ -310,7 +323,7 @@ KINDS = (
         {"SiLU": "kind=none"},
     ),
     Kind(
-        "silu.scale",
+        "activation.scale",
         ("silu", "squash"),
         "*",
         {},
@@ -320,7 +333,7 @@ KINDS = (
         knobs={"scale over the streams": ""},
     ),
     Kind(
-        "squash.gain",
+        "activation.gain",
         ("squash",),
         "*",
         {},
@@ -330,5 +343,5 @@ KINDS = (
         knobs={"write gain": ""},
         alike=("values.scale",),
     ),
-    Kind("sigmoid.missing", ("sigmoid",), "*", {}, _no_sigmoid, "no sigmoid", ("K17", "K34")),
+    Kind("activation.missing", ("sigmoid",), "*", {}, _no_sigmoid, "no sigmoid", ("K17", "K34")),
 )

@@ -24,10 +24,6 @@ def _filled(stage: Stage, index: int, value: float) -> Stage:
     return args(stage, *given)
 
 
-def _no_decay(_: Options) -> Plant:
-    return Plant(lambda s: _filled(s, 3, 0.0))
-
-
 def _no_beta(_: Options) -> Plant:
     return Plant(lambda s: _filled(s, 4, 1.0))
 
@@ -77,14 +73,6 @@ def _key_heads(_: Options) -> Plant:
     return Plant(edit)
 
 
-def _turned(_: Options) -> Plant:
-    def edit(stage: Stage) -> Stage:
-        x, history, w = stage.args
-        return args(stage, x, history, Weight.of(w.array()[..., ::-1], w.axes, "f32", w.name))
-
-    return Plant(edit)
-
-
 def _history(_: Options) -> Plant:
     def edit(stage: Stage) -> Stage:
         need(np.any(stage.args[1].data), "no row before")
@@ -103,18 +91,6 @@ def _dilation(_: Options) -> Plant:
     return Plant(edit)
 
 
-def _positive(_: Options) -> Plant:
-    return Plant(after=lambda stage, y: -y)
-
-
-def _dt_bias(_: Options) -> Plant:
-    def edit(stage: Stage) -> Stage:
-        a, a_log, dt = stage.args
-        return args(stage, a, a_log, Weight.of(np.zeros(dt.shape), dt.axes, "f32", dt.name))
-
-    return Plant(edit)
-
-
 def _sum(_: Options) -> Plant:
     return Plant(after=lambda stage, y: y * stage.params["streams"])
 
@@ -126,29 +102,6 @@ def _no_gate(_: Options) -> Plant:
 
 def _write(_: Options) -> Plant:
     return Plant(lambda s: _filled(s, 2, 1.0))
-
-
-def _streams(_: Options) -> Plant:
-    def edit(stage: Stage) -> Stage:
-        x, y, inject = stage.args
-        need(inject.data.shape[1] > 1, "a single stream")
-        return args(stage, x, y, Tensor(np.roll(inject.data, 1, 1), inject.axes))
-
-    return Plant(edit)
-
-
-def _no_relu(_: Options) -> Plant:
-    """Scores of the heads added without cutting the negative ones."""
-
-    def after(stage: Stage, y: Values) -> Values:
-        q, k = (np.asarray(a.data, np.float64) for a in stage.args[:2])
-        return np.where(y == 0, 0.0, np.einsum("rhd,bd->rb", q, k[:, 0]) * stage.params["scale"])
-
-    return Plant(after=after)
-
-
-def _index_scale(_: Options) -> Plant:
-    return Plant(lambda s: params(s, scale=1.0))
 
 
 def _pooling(_: Options) -> Plant:
@@ -179,22 +132,6 @@ def _tail(_: Options) -> Plant:
     return Plant(after=after)
 
 
-def _hash(o: Options) -> Plant:
-    """The n-gram's tokens before the first of the window read as end marks (history), or the ids one row late (row)."""
-    how = o.choice("how", "history", "row")
-
-    def edit(stage: Stage) -> Stage:
-        table, ids, history, recipe = stage.args
-        if how == "row":
-            need(len(ids) > 1, "a single row")
-            return args(stage, table, np.concatenate([history[-1:], ids[:-1]]), history, recipe)
-        blank = np.full_like(history, recipe.end)
-        need(not np.array_equal(blank, history), "no token before")
-        return args(stage, table, ids, blank, recipe)
-
-    return Plant(edit)
-
-
 def _root(_: Options) -> Plant:
     """The product itself, without its signed root."""
 
@@ -203,10 +140,6 @@ def _root(_: Options) -> Plant:
         return np.asarray((key * query).sum(-1) / np.sqrt(key.shape[-1]))
 
     return Plant(after=after)
-
-
-def _ungated(_: Options) -> Plant:
-    return Plant(lambda s: _filled(s, 1, 60.0))
 
 
 def _copies(_: Options) -> Plant:
@@ -231,12 +164,87 @@ def _half(_: Options) -> Plant:
     return Plant(edit)
 
 
+def _decay(o: Options) -> Plant:
+    how = o.choice("how", "missing", "bias", "sign")
+
+    def edit(stage: Stage) -> Stage:
+        need((stage.op.name == "delta_state") == (how == "missing"), "another part of the decay")
+        if how == "missing":
+            return _filled(stage, 3, 0.0)
+        a, a_log, dt = stage.args
+        return stage if how == "sign" else args(stage, a, a_log, Weight.of(np.zeros(dt.shape), dt.axes, "f32", dt.name))
+
+    return Plant(edit, lambda stage, y: -y if how == "sign" else y)
+
+
+def _turned(_: Options) -> Plant:
+    """The newest tap taken for the oldest."""
+
+    def edit(stage: Stage) -> Stage:
+        if stage.op.name == "short_conv":
+            x, history, w = stage.args
+            return args(stage, x, history, Weight.of(w.array()[..., ::-1], w.axes, "f32", w.name))
+        x, kernel, base = stage.args
+        need(base.shape[1] > 1, "a single tap")
+        turned = Weight.of(base.array()[:, ::-1], base.axes, "f32", base.name)
+        return args(stage, x, Tensor(kernel.data[:, :, ::-1], kernel.axes), turned)
+
+    return Plant(edit)
+
+
+def _streams(_: Options) -> Plant:
+    """The write strengths in the reverse order of the streams."""
+
+    def edit(stage: Stage) -> Stage:
+        x, y, inject = stage.args
+        need(inject.data.shape[1] > 1, "a single stream")
+        return args(stage, x, y, Tensor(inject.data[:, ::-1], inject.axes))
+
+    return Plant(edit)
+
+
+def _index(o: Options) -> Plant:
+    """Negative products of the heads not cut (relu), or the scale left out (scale)."""
+    how = o.choice("how", "relu", "scale")
+
+    def edit(stage: Stage) -> Stage:
+        return params(stage, scale=1.0) if how == "scale" else stage
+
+    def after(stage: Stage, y: Values) -> Values:
+        q, k = (np.asarray(a.data, np.float64) for a in stage.args[:2])
+        return y if how == "scale" else np.where(y == 0, 0.0, np.einsum("rhd,bd->rb", q, k[:, 0]) * stage.params["scale"])
+
+    return Plant(edit, after)
+
+
+def _history_lost(_: Options) -> Plant:
+    """The tokens before the first of the window read as end marks."""
+
+    def edit(stage: Stage) -> Stage:
+        table, ids, history, recipe = stage.args
+        blank = np.full_like(history, recipe.end)
+        need(not np.array_equal(blank, history), "no token before")
+        return args(stage, table, ids, blank, recipe)
+
+    return Plant(edit)
+
+
+def _late(_: Options) -> Plant:
+    """Every row hashed as the row before it."""
+
+    def edit(stage: Stage) -> Stage:
+        table, ids, history, recipe = stage.args
+        need(len(ids) > 1, "a single row")
+        return args(stage, table, np.concatenate([history[-1:], ids[:-1]]), history, recipe)
+
+    return Plant(edit)
+
+
 KINDS = (
-    Kind("delta.decay", ("delta_state",), "*", {}, _no_decay, "the state does not decay", ("K34",), knobs={"decay": ""}),
     Kind("delta.beta", ("delta_state",), "*", {}, _no_beta, "every row written with full strength", ("K34",), knobs={"write strength": ""}),
-    Kind("delta.lost", ("delta_state",), "*", {}, _lost, "the state before the window lost", ("K22",), knobs={"state carried": ""}),
+    Kind("delta.start", ("delta_state",), "*", {}, _lost, "the state before the window lost", ("K22",), knobs={"state carried": ""}),
     Kind(
-        "delta.order",
+        "delta.rule",
         ("delta_state",),
         "*",
         {},
@@ -246,7 +254,7 @@ KINDS = (
         knobs={"decay before the read": ""},
     ),
     Kind(
-        "delta.transposed",
+        "delta.read",
         ("delta_read",),
         "*",
         {},
@@ -265,20 +273,8 @@ KINDS = (
         ("K13",),
         knobs={"map of key heads": ""},
     ),
-    Kind("decay.sign", ("decay",), "*", {}, _positive, "growth in place of decay", ("K26",), alike=("values.sign",)),
-    Kind("decay.bias", ("decay",), "*", {}, _dt_bias, "the decay's bias left out", ("K34",), knobs={"decay bias": ""}),
     Kind(
-        "short_conv.order",
-        ("short_conv",),
-        "*",
-        {},
-        _turned,
-        "the newest tap taken for the oldest",
-        ("K15", "K14"),
-        knobs={"order of the convolution": ""},
-    ),
-    Kind(
-        "short_conv.history",
+        "conv.history",
         ("short_conv",),
         "*",
         {},
@@ -287,9 +283,9 @@ KINDS = (
         ("K22", "K4"),
         knobs={"history of the convolution": ""},
     ),
-    Kind("short_conv.dilation", ("short_conv",), "*", {}, _dilation, "no dilation", ("K34",), knobs={"dilation": ""}),
+    Kind("conv.dilation", ("short_conv",), "*", {}, _dilation, "no dilation", ("K34",), knobs={"dilation": ""}),
     Kind(
-        "hc.sum",
+        "hc.mean",
         ("hc_read",),
         "*",
         {},
@@ -300,11 +296,11 @@ KINDS = (
         alike=("values.scale",),
     ),
     Kind("hc.gate", ("hc_read",), "*", {}, _no_gate, "streams read without their gates", ("K34",), knobs={"stream gates": ""}),
-    Kind("hc.write", ("hc_write",), "*", {}, _write, "written to every stream with strength one", ("K34",), knobs={"stream writes": ""}),
-    Kind("hc.streams", ("hc_write",), "*", {}, _streams, "the write strengths of the streams turned by one", ("K14", "K13")),
-    Kind("streams.first", ("replicate",), "*", {}, _copies, "the embedding in the first stream only", ("K2",), knobs={"all streams": ""}),
+    Kind("hc.inject", ("hc_write",), "*", {}, _write, "written to every stream with strength one", ("K34",), knobs={"stream writes": ""}),
+    Kind("hc.order", ("hc_write",), "*", {}, _streams, "the write strengths of the streams turned by one", ("K14", "K13")),
+    Kind("streams.start", ("replicate",), "*", {}, _copies, "the embedding in the first stream only", ("K2",), knobs={"all streams": ""}),
     Kind(
-        "part.half",
+        "part.other",
         ("part",),
         "*",
         {},
@@ -314,18 +310,7 @@ KINDS = (
         knobs={"query before gate": ""},
     ),
     Kind(
-        "index.relu",
-        ("index_scores",),
-        "*",
-        {},
-        _no_relu,
-        "negative products of the indexer's heads not cut",
-        ("K34",),
-        knobs={"indexer's relu": ""},
-    ),
-    Kind("index.scale", ("index_scores",), "*", {}, _index_scale, "the indexer's scale left out", ("K6",), alike=("values.scale",)),
-    Kind(
-        "index.pool",
+        "index.mean",
         ("block_mean",),
         "*",
         {},
@@ -356,18 +341,43 @@ KINDS = (
         ("K10", "K4"),
         knobs={"tail": ""},
     ),
+    Kind("ngram.gate", ("ple_gate",), "*", {}, _root, "the product without its signed root", ("K34",), knobs={"signed root": ""}),
     Kind(
-        "ngram.hash",
-        ("ngram",),
+        "delta.decay",
+        ("delta_state", "decay"),
         "*",
-        {"how": "history"},
-        _hash,
-        "tokens before the window not hashed, or all one row late",
-        ("K4", "K3"),
+        {"how": "missing"},
+        _decay,
+        "no decay, no bias in it, growth in its place",
+        ("K34", "K26"),
         "how",
-        ("how=history", "how=row"),
-        {"n-gram history": ""},
+        ("how=missing", "how=bias", "how=sign"),
+        {"decay": "how=missing", "decay bias": "how=bias"},
+        ("values.sign",),
     ),
-    Kind("ple.root", ("ple_gate",), "*", {}, _root, "the product without its signed root", ("K34",), knobs={"signed root": ""}),
-    Kind("stream_gate.missing", ("stream_gate",), "*", {}, _ungated, "the scalar gate left out", ("K34",), knobs={"scalar gate": ""}),
+    Kind(
+        "conv.order",
+        ("short_conv", "dynamic_conv"),
+        "*",
+        {},
+        _turned,
+        "the newest tap taken for the oldest",
+        ("K15", "K14"),
+        knobs={"order of the taps": ""},
+    ),
+    Kind(
+        "index.scores",
+        ("index_scores",),
+        "*",
+        {"how": "relu"},
+        _index,
+        "negative products not cut, or the scale left out",
+        ("K34", "K6"),
+        "how",
+        ("how=relu", "how=scale"),
+        {"indexer's relu": "how=relu"},
+        ("values.scale",),
+    ),
+    Kind("ngram.history", ("ngram",), "*", {}, _history_lost, "tokens before the window not hashed", ("K4",), knobs={"n-gram history": ""}),
+    Kind("ngram.shift", ("ngram",), "*", {}, _late, "every row hashed as the row before it", ("K3",), alike=("values.rows",)),
 )

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from oracle.faults.grammar import Options
 from oracle.faults.kind import Kind, Plant, need
 from oracle.floats import FORMATS
-from oracle.kit import EXACT
-from oracle.ops.select import biased, largest
+from oracle.ops.select import largest
 from oracle.readings import Stage
 from oracle.tensor import Tensor
 
@@ -136,15 +135,10 @@ def _words(o: Options) -> Plant:
 
 
 def _next(_: Options) -> Plant:
-    """The best of what was not chosen takes the place of the last that was."""
+    """The second largest."""
 
     def after(stage: Stage, y: Values) -> Values:
-        scores, out = np.asarray(stage.args[0].data, np.float64), y.copy()
-        if stage.op.name == "select":
-            k = stage.params["k"]
-            need(k < scores.shape[-1], "every expert selected")
-            out[:, -1] = largest(biased(EXACT, scores, stage.args[1] if len(stage.args) > 1 else None), k + 1)[:, -1]
-            return out
+        scores = np.asarray(stage.args[0].data, np.float64)
         need(scores.shape[-1] > 1, "a single choice")
         second = largest(scores, 2)[:, 1]
         return second if stage.op.name == "argmax" else np.take_along_axis(stage.args[1].data, second[:, None], 1)[:, 0]
@@ -171,13 +165,13 @@ KINDS = (
             "softcap.multiplier",
             "norm.scale",
             "rope.attention_factor",
-            "experts.scale",
-            "silu.scale",
-            "squash.gain",
-            "hc.sum",
-            "index.scale",
+            "moe.scale",
+            "activation.scale",
+            "activation.gain",
+            "hc.mean",
+            "index.scores",
             "values.sign",
-            "experts.renormalise",
+            "moe.renormalise",
         ),
     ),
     Kind(
@@ -185,7 +179,7 @@ KINDS = (
     ),
     Kind("values.swapped", (), "*.xn_mlp", {"a": "0", "b": "1"}, _swapped, "two rows exchanged", ("K3",), "a, b", alike=("values.rows",)),
     Kind("values.stride", (), "*.q_raw", {"pad": "1"}, _stride, "rows read at a wrong stride, pad numbers too far each", ("K35",), "pad"),
-    Kind("values.stale", (), "*.attn", {}, _stale, "the same stage of the step before: stale inputs of a captured graph", ("K29",)),
+    Kind("values.stage", (), "*.attn", {}, _stale, "the same stage of the step before: stale inputs of a captured graph", ("K29",)),
     Kind(
         "values.torn",
         (),
@@ -198,7 +192,7 @@ KINDS = (
     ),
     Kind("values.nan", (), "*.attn", {"value": "nan"}, _nan, "not a number, or infinite", ("K31",), "value", ("value=nan", "value=inf")),
     Kind(
-        "values.words",
+        "storage.bits",
         (),
         "*.v",
         {"stored": "f16"},
@@ -220,13 +214,12 @@ KINDS = (
         ("dtype=bf16,how=cut", "dtype=bf16,how=rounded", "dtype=f16,how=rounded"),
     ),
     Kind(
-        "choice.next",
-        ("argmax", "choose", "select"),
+        "choice.rank",
+        ("argmax", "choose"),
         "*.pick",
         {},
         _next,
-        "the runner-up in place of the (last) chosen",
+        "the runner-up in place of the chosen",
         ("K25", "K23"),
-        alike=("router.bias",),
     ),
 )

@@ -7,154 +7,24 @@ the healthy case: that is the mistake.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from oracle.faults import FaultError, NotHereError, Options
 from oracle.faults import parse as parse_call
-from oracle.kit import EXACT
-from oracle.models import Target
-from oracle.ops.rms_norm import rms_norm
-from oracle.readings import Fault, Reading, Stage
-from oracle.tape import Record
+from oracle.readings import Reading, Stage
 from oracle.targets.qwen38_state import DeltaState
-from oracle.tensor import Array, Tensor, concatenate
+from oracle.tensor import Tensor, concatenate
 from parity.case import Case, Step
-from parity.models import CaseModel, Run, whole_target
-
-
-@dataclass(frozen=True)
-class StepFault:
-    """``case``: the case as it is really run. ``after``: what becomes of context or state after a step.
-
-    ``call``: an edit of a call that goes with it. ``tape``: sees every stage, for a mistake that keeps something of them.
-    """
-
-    kind: str
-    case: Callable[[Case, CaseModel], Case] = lambda case, model: case
-    after: Callable[[Run, int], None] = lambda run, index: None
-    call: Fault | None = None
-    tape: Callable[[Stage, Tensor], None] = lambda stage, y: None
-
-
-@dataclass(frozen=True)
-class StepKind:
-    """One kind of case or step fault; the fields are those of `oracle.faults.Kind`. ``role``: drafter or target."""
-
-    name: str
-    role: str
-    stage: str
-    defaults: dict[str, str]
-    make: Callable[[Options], StepFault]
-    about: str
-    reports: tuple[str, ...]
-    dial: str = ""
-    variants: tuple[str, ...] = ("",)
-    knobs: dict[str, str] = field(default_factory=dict)
-    alike: tuple[str, ...] = ()
+from parity.faults import features
+from parity.faults.base import StepFault, StepKind
+from parity.models import CaseModel, Run
 
 
 def _steps(case: Case, change: Callable[[int, Step], Step]) -> Case:
     return replace(case, steps=tuple(change(i, s) for i, s in enumerate(case.steps)))
-
-
-def _features(case: Case, whole: Array) -> Case:
-    """The case with its features [row, taps * dim], all appended rows in order, replaced."""
-    at, steps = 0, []
-    for step in case.steps:
-        if step.kind == "append":
-            rows = np.ascontiguousarray(whole[at : at + len(step.array)], np.float32)
-            at += len(rows)
-            step = replace(step, array=rows)
-        steps.append(step)
-    return replace(case, steps=tuple(steps))
-
-
-def _appended(case: Case) -> Array:
-    return np.concatenate([s.array for s in case.steps if s.kind == "append"])
-
-
-def tapped(case: Case) -> tuple[Target, list[int]]:
-    """The target whose taps the case's features are, and the ids of its rows. `NotHereError` where they are of no target."""
-    ids = case.notes.get("tokens")
-    target = whole_target(case.borrowed) if case.borrowed is not None else None
-    if not isinstance(ids, list) or target is None:
-        raise NotHereError("the features of this case are the taps of no target here")
-    return target, ids
-
-
-def _layer(o: Options) -> StepFault:
-    delta = o.integer("delta")
-
-    def edit(case: Case, model: CaseModel) -> Case:
-        target, ids = tapped(case)
-        assert model.drafter is not None
-        taps = [t + delta for t in model.drafter.tap_ids]
-        if min(taps) < 0 or max(taps) >= target.geometry.layers:
-            raise NotHereError(f"there is no layer {max(taps) if delta > 0 else min(taps)} to tap here")
-        return _features(case, target.window(ids, taps=taps).features)
-
-    return StepFault("tap.layer", edit)
-
-
-def _by_tap(features: Array, taps: int) -> Array:
-    return features.reshape(len(features), taps, -1)
-
-
-def _order(o: Options) -> StepFault:
-    how = o.choice("how", "reversed", "turned", "interleaved")
-
-    def edit(case: Case, model: CaseModel) -> Case:
-        assert model.drafter is not None
-        taps = _by_tap(_appended(case), len(model.drafter.tap_ids))
-        if taps.shape[1] < 2:
-            raise NotHereError("there is a single tap here")
-        wrong = {"reversed": taps[:, ::-1], "turned": np.roll(taps, 1, 1), "interleaved": taps.swapaxes(1, 2)}[how]
-        return _features(case, wrong.reshape(len(taps), -1))
-
-    return StepFault("tap.order", edit)
-
-
-def _row(o: Options) -> StepFault:
-    by = o.integer("by")
-
-    def edit(case: Case, model: CaseModel) -> Case:
-        rows = _appended(case)
-        index = np.clip(np.arange(len(rows)) - by, 0, len(rows) - 1)
-        return _features(case, rows[index])
-
-    return StepFault("tap.row", edit)
-
-
-def _residual(_: Options) -> StepFault:
-    """The residual before the MLP joined it, or (of streams) after the layer's attention alone."""
-
-    def edit(case: Case, model: CaseModel) -> Case:
-        target, ids = tapped(case)
-        assert model.drafter is not None
-        tape = Record()
-        target.window(ids, tape=tape)
-        parts = [tape[f"target.L{t}.h_attn"].data for t in model.drafter.tap_ids]
-        if any(p.shape[1] != target.geometry.hidden for p in parts):
-            raise NotHereError("there is no single residual between attention and MLP here")
-        return _features(case, np.concatenate(parts, 1))
-
-    return StepFault("tap.residual", edit)
-
-
-def _norm(_: Options) -> StepFault:
-    def edit(case: Case, model: CaseModel) -> Case:
-        target, _ids = tapped(case)
-        assert model.drafter is not None
-        taps = _by_tap(_appended(case), len(model.drafter.tap_ids)).copy()
-        if hasattr(target.geometry, "streams"):
-            raise NotHereError("there is no final norm of a residual here")
-        taps[:, -1] = rms_norm.formula(EXACT, taps[:, -1], target.weights.norm, eps=target.geometry.eps)
-        return _features(case, taps.reshape(len(taps), -1))
-
-    return StepFault("tap.norm", edit)
 
 
 def _proposed(kind: str, change: Callable[[Step, int], Step]) -> StepFault:
@@ -194,7 +64,7 @@ def _mask(o: Options) -> StepFault:
         ids[1:] += delta
         return replace(step, array=ids)
 
-    return _proposed("mask.id", change)
+    return _proposed("mask.token", change)
 
 
 def _start(o: Options) -> StepFault:
@@ -208,29 +78,6 @@ def _start(o: Options) -> StepFault:
             cells.positions[len(cells.positions) - len(step.array) :] += delta
 
     return StepFault("append.start", after=after, call=parse_call(f"rope.position:stage=draft.L*.ctx.k_rope,offset={delta}"))
-
-
-def _boundary(o: Options) -> StepFault:
-    """The first row of every later chunk is the last one of the chunk before, or the last row of every chunk is never written."""
-    which = o.choice("row", "first", "last")
-
-    def edit(case: Case, model: CaseModel) -> Case:
-        steps, before = [], None
-        for step in case.steps:
-            if step.kind == "append" and len(step.array):
-                rows = step.array.copy()
-                if which == "first" and before is not None:
-                    rows[0] = before
-                if which == "last":
-                    rows[-1] = 0
-                before = step.array[-1]
-                step = replace(step, array=rows)
-            steps.append(step)
-        if which == "first" and sum(s.kind == "append" for s in case.steps) < 2:
-            raise NotHereError("there is a single append here")
-        return replace(case, steps=tuple(steps))
-
-    return StepFault("chunk.boundary", edit)
 
 
 def _proposals(_: Options) -> StepFault:
@@ -339,65 +186,7 @@ def _tokens(o: Options) -> StepFault:
 
 
 KINDS = (
-    StepKind(
-        "tap.layer",
-        "drafter",
-        "draft.taps",
-        {"delta": "1"},
-        _layer,
-        "every tap taken delta layers off",
-        ("K1",),
-        "delta",
-        ("delta=1", "delta=-1"),
-        {"tap+1": "delta=1", "tap-1": "delta=-1"},
-        ("tap.residual",),
-    ),
-    StepKind(
-        "tap.order",
-        "drafter",
-        "draft.taps",
-        {"how": "reversed"},
-        _order,
-        "the taps concatenated in another order, or element by element",
-        ("K1", "K14"),
-        "how",
-        ("how=reversed", "how=turned", "how=interleaved"),
-        {"tap order": "how=reversed"},
-    ),
-    StepKind(
-        "tap.row",
-        "drafter",
-        "draft.taps",
-        {"by": "1"},
-        _row,
-        "the features of another row: row r those of r - by",
-        ("K3",),
-        "by",
-        ("by=1", "by=-1"),
-        {"tap row": "by=1"},
-        ("values.rows",),
-    ),
-    StepKind(
-        "tap.residual",
-        "drafter",
-        "draft.taps",
-        {},
-        _residual,
-        "taps taken before the MLP joined the residual",
-        ("K2",),
-        knobs={"complete residual": ""},
-        alike=("tap.layer",),
-    ),
-    StepKind(
-        "tap.norm",
-        "drafter",
-        "draft.taps",
-        {},
-        _norm,
-        "the last tap taken after the final norm",
-        ("K1", "K2"),
-        knobs={"tap before final norm": ""},
-    ),
+    *features.KINDS,
     StepKind(
         "anchor.layout",
         "drafter",
@@ -409,10 +198,10 @@ KINDS = (
         "how",
         ("how=masked", "how=shifted", "how=last"),
         {"anchor row": "how=masked", "anchor position": "how=shifted"},
-        ("rope.position", "gather.ids", "values.rows", "values.swapped"),
+        ("rope.position", "embed.token", "values.rows", "values.swapped"),
     ),
     StepKind(
-        "mask.id",
+        "mask.token",
         "drafter",
         "draft.embed",
         {"delta": "-1"},
@@ -422,7 +211,7 @@ KINDS = (
         "delta",
         ("delta=-1", "delta=-3"),
         {"mask id": "delta=-1"},
-        ("gather.ids", "mask.embedding"),
+        ("embed.token", "mask.embedding"),
     ),
     StepKind(
         "append.start",
@@ -438,19 +227,6 @@ KINDS = (
         ("rope.position",),
     ),
     StepKind(
-        "chunk.boundary",
-        "drafter",
-        "draft.taps",
-        {"row": "first"},
-        _boundary,
-        "at every boundary of appended chunks a row is doubled (first) or never written (last)",
-        ("K4",),
-        "row",
-        ("row=first", "row=last"),
-        {"chunk boundary": "row=first"},
-        ("values.zero", "values.rows", "tap.row"),
-    ),
-    StepKind(
         "context.proposals",
         "drafter",
         "draft.L*.k_cells",
@@ -458,7 +234,7 @@ KINDS = (
         _proposals,
         "the proposed rows stay in the context",
         ("K21",),
-        alike=("cells.stale", "context.crop"),
+        alike=("cells.neighbour", "context.crop"),
     ),
     StepKind(
         "context.crop",
@@ -470,7 +246,7 @@ KINDS = (
         ("K20",),
         "delta",
         ("delta=-1", "delta=-2"),
-        alike=("cells.stale", "context.proposals"),
+        alike=("cells.neighbour", "context.proposals"),
     ),
     StepKind(
         "state.rollback",
@@ -483,7 +259,7 @@ KINDS = (
         "delta",
         ("delta=1", "delta=-1"),
         {"rollback": "delta=1"},
-        ("rope.position", "short_conv.history"),
+        ("rope.position", "conv.history"),
     ),
     StepKind(
         "state.stale",
@@ -494,7 +270,7 @@ KINDS = (
         "a recurrent state not taken back with the cells",
         ("K22",),
         knobs={"recurrent rollback": ""},
-        alike=("short_conv.history", "delta.lost"),
+        alike=("conv.history", "delta.start"),
     ),
     StepKind(
         "window.tokens",
@@ -507,7 +283,7 @@ KINDS = (
         "by",
         ("by=1",),
         {},
-        ("values.rows", "gather.ids"),
+        ("values.rows", "embed.token"),
     ),
 )
 
