@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from oracle.arithmetic import Arithmetic
 from oracle.faults import KINDS, parse
@@ -44,6 +45,7 @@ class Outcome:
     kind: str
     spec: str
     factor: float
+    type: str = "call"
     found: bool = False
     stage: bool = False
     place: bool = False
@@ -194,13 +196,13 @@ def _f32(a: Any) -> Any:
     return Tensor(a.data.astype(np.float32), a.axes) if isinstance(a, Tensor) else a
 
 
-def along(mask: Array, axes: tuple[str, ...], axis: str) -> set[int]:
+def along(mask: NDArray[np.bool_], axes: tuple[str, ...], axis: str) -> set[int]:
     """Which indices of ``axis`` a mask touches."""
     at = axes.index(axis)
     return {int(i) for i in np.flatnonzero(mask.any(tuple(j for j in range(mask.ndim) if j != at)))}
 
 
-def placed(d: Divergence, differs: Array, factors: Array, axes: tuple[str, ...]) -> bool:
+def placed(d: Divergence, differs: NDArray[np.bool_], factors: Array, axes: tuple[str, ...]) -> bool:
     """Rows and heads exact: every one that the oracle can surely tell is named, and none that does not differ at all."""
     for axis, said in ((axes[0], d.extent.rows), ("head", d.extent.heads)):
         if axis not in axes or said is None:

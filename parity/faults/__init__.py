@@ -5,16 +5,13 @@ Each kind is declared once; lists, plants, the score, the sensitivity ledger and
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
-
 from oracle import faults as calls
 from oracle.faults import FaultError, Options
 from oracle.readings import Fault
 from parity.faults import artifacts, recordings, steps
 from parity.faults.artifacts import ArtifactFault, ArtifactKind
+from parity.faults.base import StepFault, StepKind
 from parity.faults.recordings import DumpFault, DumpKind
-from parity.faults.steps import StepFault, StepKind
 
 AnyKind = calls.Kind | StepKind | DumpKind | ArtifactKind
 AnyFault = Fault | StepFault | DumpFault | ArtifactFault
@@ -45,10 +42,11 @@ def parse(spec: str) -> AnyFault:
             stage = value
         else:
             options[key] = value
-    made: Any = kind.make(options)
     if isinstance(kind, StepKind):
-        return replace(made, kind=name)
-    return DumpFault(name, stage, made) if isinstance(kind, DumpKind) else ArtifactFault(name, made)
+        return kind.make(options)
+    if isinstance(kind, DumpKind):
+        return DumpFault(name, stage, kind.make(options))
+    return ArtifactFault(name, kind.make(options))
 
 
 def type_of(kind: AnyKind) -> str:

@@ -43,7 +43,8 @@ class DumpFault:
                 if made is None:
                     dump.forget(step, stage)
                 else:
-                    dump.replace(step, stage, made.astype("<f4"), "f32")
+                    wide = record.dtype == "f64"
+                    dump.replace(step, stage, made.astype("<f8" if wide else "<f4"), "f64" if wide else "f32")
                 return stage
         raise FaultError(f"fault {self.kind}: no recorded stage matches {self.stage!r}, or none of them can hold it")
 
