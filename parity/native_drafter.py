@@ -14,9 +14,9 @@ from parity.case import Case
 from parity.errors import CandidateError, UsageError
 from parity.models import declared_stages, open_case_model
 from parity.native_reading import bias_vector, stored
+from parity.recording import Sink
 
 if TYPE_CHECKING:
-    from dumps import DumpWriter
     from native import Context, Stored
 
 
@@ -75,7 +75,7 @@ def fused_weights(drafter: Drafter, embedding: Weight, head: Weight) -> dict[str
     return {name: bias_vector(weight) if name.endswith("_bias") else stored(weight) for name, weight in named.items()}
 
 
-def run_fused(case: Case, context: Context, writer: DumpWriter) -> None:
+def run_fused(case: Case, context: Context, writer: Sink) -> None:
     """Drive the library's fused drafter through the case; its own dump callback records the stages."""
     model = open_case_model(case)
     if model.drafter is None:

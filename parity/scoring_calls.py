@@ -20,6 +20,7 @@ from oracle.faults import KINDS, parse
 from oracle.readings import Exact, Fault, Noise, Reading, Stage
 from oracle.tensor import Array, Tensor
 from parity.case import Case
+from parity.faults import KINDS as ALL
 from parity.judge import Judge
 from parity.local import Local
 from parity.memory import MemoryDump, MemoryRecord
@@ -213,12 +214,19 @@ def placed(d: Divergence, differs: NDArray[np.bool_], factors: Array, axes: tupl
     return True
 
 
+# What a verdict of `invalid` says by itself.
+INVALID = {"shape": ("dump.short", "context.crop", "context.proposals", "state.rollback", "moe.top_k"), "nan": ("values.nan", "dump.nan")}
+
+
 def named(d: Divergence, kind: str) -> tuple[int, str]:
     """Place of the kind (or of one that can make the same values) among the explanations, and the first of them."""
-    alike = {kind, *getattr(KINDS.get(kind), "alike", ())}
+    alike = {kind, *ALL[kind].alike}
     kinds = [e["kind"] for e in d.explanations]
-    said = d.explanations[0]["text"] if kinds else ""
-    return next((i + 1 for i, k in enumerate(kinds) if k in alike), 0), f"{kinds[0]}: {said}" if kinds else ""
+    if not kinds and d.what:
+        word = "shape" if d.what.startswith("shape") else "nan" if d.what.startswith(("nan", "inf", "-inf")) else ""
+        return int(kind in INVALID.get(word, ())), d.what
+    said = f"{kinds[0]}: {d.explanations[0]['text']}" if kinds else ""
+    return next((i + 1 for i, k in enumerate(kinds) if k in alike), 0), said
 
 
 def calls_of(case: Case) -> list[tuple[int, str, str, tuple[int, ...], tuple[str, ...]]]:

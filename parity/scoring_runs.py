@@ -31,7 +31,7 @@ from parity.memory import MemoryDump
 from parity.models import declared_stages, run
 from parity.recording import record
 from parity.report import Report
-from parity.scoring_calls import Outcome, placed
+from parity.scoring_calls import Outcome, named, placed
 from parity.scoring_rules import seen_by
 from parity.sight import Sight
 
@@ -106,7 +106,8 @@ def _measured(case: Case, A: arithmetics.Arithmetic, first: dict[str, tuple[Key,
 
 
 def judged(case: Case, dump: MemoryDump, arithmetic: str) -> Report:
-    return compare_dump(case, dump, arithmetics.named(arithmetic), mode="local")
+    """Local mode; every stage must have been recorded."""
+    return compare_dump(case, dump, arithmetics.named(arithmetic), mode="local", required=("*",))
 
 
 def outcome(case: Case, candidate: str, text: str, limit: Expected, report: Report) -> Outcome:
@@ -114,16 +115,17 @@ def outcome(case: Case, candidate: str, text: str, limit: Expected, report: Repo
     kind = text.partition(":")[0]
     made = Outcome(case.name, candidate, kind, text, float(limit.factors.max(initial=0.0)), type_of(KINDS[kind]))
     made.rules = seen_by([s for s in report.stages if (s.step, s.stage) == limit.key], candidate)
-    if report.missing or not report.divergences:
+    if f"{limit.key[0]}:{limit.key[1]}" in report.missing:
+        made.found = made.stage = made.place = True
+        made.named, made.said = 1, "missing"
+        return made
+    if not report.divergences:
         return made
     d = report.divergences[0]
     made.found = True
     made.stage = (d.step, d.stage) == limit.key
     made.place = made.stage and placed(d, limit.differs, limit.factors, limit.axes)
-    kinds = [e["kind"] for e in d.explanations]
-    alike = {kind, *KINDS[kind].alike}
-    made.named = next((i + 1 for i, k in enumerate(kinds) if k in alike), 0)
-    made.said = f"{kinds[0]}: {d.explanations[0]['text']}" if kinds else d.what
+    made.named, made.said = named(d, kind)
     return made
 
 
