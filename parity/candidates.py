@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from oracle import arithmetic as arithmetics
 from oracle.arithmetic import Arithmetic
-from oracle.readings import Exact, Faulty, Reading, Rounded
+from oracle.readings import Exact, Reading, Rounded
 from parity.adapters import ADAPTERS
 from parity.case import Case
 from parity.errors import UsageError
@@ -83,27 +83,24 @@ def _provenance(candidate: Candidate, fault: str | None, **more: Any) -> dict[st
     return {"candidate": candidate.name, "fault": fault, **more}
 
 
-def _faulty(reading: Reading, fault: str | None) -> Reading:
-    from oracle.faults import parse as parse_fault
+def _recorded(case: Case, reading: Reading, fault: str | None, writer: DumpWriter, arithmetic: Arithmetic | None) -> None:
+    """All steps in the reading, with the mistake of the SPEC made where there is one."""
+    from parity.faults.planting import record_planted
+    from parity.recording import record
 
-    return reading if fault is None else Faulty(reading, parse_fault(fault))
+    if fault is None:
+        record(case, reading, writer, arithmetic)
+    else:
+        record_planted(case, reading, fault, writer, arithmetic, writer.path.parent / "artifact")
 
 
 def _numpy(candidate: Candidate, case: Case, out: Path, fault: str | None) -> None:
     from dumps import DumpWriter
-    from parity.recording import record
 
     arithmetic = None if candidate.spec == "f64" else arithmetics.named(candidate.spec)
-    inner: Reading = Exact() if arithmetic is None else Rounded(arithmetic)
-    reading = _faulty(inner, fault)
+    reading: Reading = Exact() if arithmetic is None else Rounded(arithmetic)
     with DumpWriter(out, case.describe(), _provenance(candidate, fault, where="numpy")) as writer:
-        record(case, reading, writer, arithmetic)
-    _check_hit(reading)
-
-
-def _check_hit(reading: Reading) -> None:
-    if isinstance(reading, Faulty) and not reading.hits:
-        raise UsageError(f"fault {reading.fault.kind}: no stage of this case matches {reading.fault.stage!r} (see parity stages)")
+        _recorded(case, reading, fault, writer, arithmetic)
 
 
 def _library(candidate: Candidate, case: Case, out: Path, fault: str | None, threads: int) -> None:
@@ -111,7 +108,6 @@ def _library(candidate: Candidate, case: Case, out: Path, fault: str | None, thr
     from dumps import DumpWriter
     from parity.native_drafter import run_fused
     from parity.native_reading import Native
-    from parity.recording import record
 
     library = native.open_library(candidate.spec)
     info = library.info
@@ -129,13 +125,19 @@ def _library(candidate: Candidate, case: Case, out: Path, fault: str | None, thr
     }
     with library.context(threads) as context, DumpWriter(out, case.describe(), _provenance(candidate, fault, **about)) as writer:
         if entry == "fused":
-            if fault is not None:
-                raise UsageError("--fault: the fused entry cannot be edited from outside; use --entry op")
-            run_fused(case, context, writer)
+            run_fused(_wrong(case, fault, out), context, writer)
         else:
-            reading = _faulty(Native(context), fault)
-            record(case, reading, writer, arithmetics.named("f32"))
-            _check_hit(reading)
+            _recorded(case, Native(context), fault, writer, arithmetics.named("f32"))
+
+
+def _wrong(case: Case, fault: str | None, out: Path) -> Case:
+    """The case as a candidate that cannot be edited from outside is fed it."""
+    if fault is None:
+        return case
+    from parity.faults import parse as parse_fault
+    from parity.faults.planting import edited_case
+
+    return edited_case(case, parse_fault(fault), out.parent / "artifact")
 
 
 def _call(spec: str, case: Case, out: Path) -> None:

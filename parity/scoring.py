@@ -1,255 +1,163 @@
-"""The score: planted faults over families and candidates; what the lab finds and names, beside the rules people use today.
+"""The score: the whole catalogue planted over families, candidates and seeds; what the lab finds, places and names.
 
-``python -m parity.scoring`` writes ``docs/score.md``. A miss is charged to the lab only above the information limit: the factor by which
-the fault's largest difference exceeds the tolerance at its stage (`parity.sensitivity`), on the oracle alone.
+``python -m parity.scoring`` (or ``parity faults score``) writes ``docs/score.md``. A miss is charged to the lab only above the information
+limit: the factor by which the fault's largest difference exceeds the tolerance at its stage, on the oracle alone.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import tempfile
-from collections import defaultdict
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 
-import numpy as np
-
 from oracle import arithmetic as arithmetics
-from oracle.faults import FaultError
-from oracle.faults import parse as parse_fault
-from oracle.readings import Fault, Faulty, Noise, Reading, Rounded, Stage
-from oracle.tensor import Tensor
-from parity import limits
+from oracle.readings import Reading, Rounded
 from parity.case import Case
-from parity.comparing import compare_dump
-from parity.models import declared_stages, run
+from parity.errors import UsageError
+from parity.memory import MemoryDump
 from parity.recording import record
-from parity.report import Report, StageResult
-from parity.sensitivity import CERTIFIED
+from parity.scoring_calls import Outcome, planted_calls
+from parity.scoring_cases import CASES, score_case
+from parity.scoring_runs import fused_runs, judged, planted_runs, sampled_calls
+from parity.scoring_table import markdown
 
-# Kind -> severities; {L} is a layer, {S} the scope (draft or target).
-CATALOGUE: dict[str, tuple[str, ...]] = {
-    "rope.position": (
-        "stage={S}.L{L}.q_rope,row=0,heads=1-2,offset=h//2+1",
-        "stage={S}.L{L}.k_rope,offset=1",
-        "stage={S}.L{L}.q_rope,row=1,heads=0,offset=-1",
-    ),
-    "rope.theta": ("stage={S}.L{L}.k_rope,factor=50", "stage={S}.L{L}.q_rope,factor=1.01", "stage={S}.L{L}.q_rope,factor=1.0001"),
-    "rope.style": ("stage={S}.L{L}.q_rope,style=other",),
-    "norm.eps": ("stage={S}.L{L}.xn,factor=1000", "stage={S}.L{L}.xn,factor=10"),
-    "norm.offset": ("stage={S}.L{L}.xn", "stage={S}.final_norm"),
-    "linear.scale": (
-        "stage={S}.L{L}.o,factor=1.01",
-        "stage={S}.L{L}.mlp_up,factor=1.001,rows=1",
-        "stage={S}.L{L}.q_raw,factor=1.0001,heads=1",
-    ),
-    "attention.scale": ("stage={S}.L{L}.attn,factor=2", "stage={S}.L{L}.attn,factor=1.01"),
-    "attention.causal": ("stage={S}.L{L}.attn",),
-    "attention.window": ("stage={S}.L{L}.attn,delta=-1", "stage={S}.L{L}.attn,delta=1"),
-    "attention.cell": ("stage={S}.L{L}.attn,cell=1", "stage={S}.L{L}.attn,cell=2,rows=2"),
-}
-CANDIDATES = ("f32", "bf16", "cpu")
-RULES = ("cosine 0.9999 and rel-L2 0.02 per row", "NMSE 5e-4", "allclose of the dtype", "PCC 0.99")
+CANDIDATES = ("f32", "bf16", "cpu", "cpu (fused)")
+# The library has no fused drafter for these, and none for targets.
+NOT_FUSED = ("qwen3, DFlash 2", "qwen3, DSpark")
+SAMPLE = 3
 
 
 @dataclass
-class Tally:
-    """Counts of one kind of fault under one candidate."""
+class Part:
+    """What one case gave under one candidate."""
 
-    planted: int = 0
-    below: int = 0
-    found: int = 0
-    stage: int = 0
-    place: int = 0
-    first: int = 0
-    top: int = 0
-    missed: list[str] = field(default_factory=list)
-    rules: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    outcomes: list[Outcome] = field(default_factory=list)
+    sample: list[tuple[str, bool]] = field(default_factory=list)
+    alarms: list[str] = field(default_factory=list)
+    clean: int = 0
 
-
-def information_limit(case: Case, fault: Fault, candidate: str) -> float:
-    """Largest |difference| / tolerance that the fault makes at its stages, on the oracle alone."""
-    arithmetic = arithmetics.named(candidate)
-    count = sum(int(np.prod(shape)) for _, _, shape in declared_stages(case))
-    lam, lame = limits.gaussian(count), limits.exponential(count)
-    worst = [0.0]
-
-    def tape(stage: Stage, y: Tensor, reading: Reading) -> Tensor:
-        if fnmatchcase(stage.path, fault.stage):
-            wrong = Faulty(Noise(arithmetic), fault).apply(stage).data
-            var, acc, half = (np.broadcast_to(np.asarray(p, np.float64), y.data.shape) for p in (y.var, y.acc, y.half))
-            tolerance = half + np.sqrt(lam**2 * np.maximum(var - acc, 0) + lame**2 * acc)
-            difference = np.abs(wrong - y.data)
-            with np.errstate(divide="ignore", invalid="ignore"):
-                worst[0] = max(worst[0], float(np.where(difference == 0, 0.0, difference / tolerance).max(initial=0.0)))
-        return Tensor(y.data, y.axes)
-
-    run(case, Noise(arithmetic), tape)
-    return worst[0]
+    def add(self, other: Part) -> None:
+        self.outcomes += other.outcomes
+        self.sample += other.sample
+        self.alarms += other.alarms
+        self.clean += other.clean
 
 
-def faulted(case: Case, spec: str | None, candidate: str, folder: Path) -> Report:
-    """Run a candidate with the fault planted and compare in local mode."""
+def cases_named(names: Sequence[str]) -> tuple[str, ...]:
+    """The cases of these names (all where none is named); `UsageError` for one that does not exist."""
+    for name in names:
+        if name not in CASES:
+            raise UsageError(f"case {name!r} of the score is unknown; known: {', '.join(CASES)}")
+    return tuple(names) or tuple(CASES)
+
+
+@contextmanager
+def _reading(candidate: str) -> Iterator[Reading]:
+    if candidate != "cpu":
+        yield Rounded(arithmetics.named(candidate))
+        return
     import native
-    from dumps import DumpWriter, open_dump
     from parity.native_reading import Native
 
-    arithmetic = arithmetics.named(candidate)
     with native.open_library("cpu").context(1) as context:
-        inner: Reading = Native(context) if candidate == "cpu" else Rounded(arithmetic)
-        reading = inner if spec is None else Faulty(inner, parse_fault(spec))
-        with DumpWriter(folder, case.describe(), {"candidate": candidate, "fault": spec}, checksums=False) as writer:
-            record(case, reading, writer, arithmetics.named("f32") if candidate == "cpu" else arithmetic)
-    return compare_dump(case, open_dump(folder), arithmetic, mode="local")
+        yield Native(context)
 
 
-def seen_by_rules(stages: list[StageResult], candidate: str) -> Iterator[str]:
-    """Which of today's rules would have failed any stage (their own figures, whole stages)."""
-    loose = 1e-5 + 1.6e-2 if candidate == "bf16" else 1e-5 + 1.3e-6
-    for s in stages:
-        i = s.info
-        if not i:
-            continue
-        if i["cosine"] < 0.9999 or i["nmse"] ** 0.5 > 0.02:
-            yield RULES[0]
-        if i["nmse"] > 5e-4:
-            yield RULES[1]
-        if i["max_abs"] > loose * max(1.0, i.get("largest", 1.0)):
-            yield RULES[2]
-        if i["pcc"] < 0.99:
-            yield RULES[3]
+def exists(name: str, candidate: str) -> bool:
+    """Whether a candidate can run the case."""
+    return candidate != "cpu (fused)" or (CASES[name][1] == "drafter" and name not in NOT_FUSED)
 
 
-def specs(case: Case) -> Iterator[tuple[str, str]]:
-    """Every fault of the catalogue that exists in the case: (kind, spec)."""
-    scope = "draft" if case.role == "drafter" else "target"
-    names = {path for (_, path), _, _ in declared_stages(case)}
-    for kind, variants in CATALOGUE.items():
-        for variant in variants:
-            text = variant.format(S=scope, L=1).replace("style=other", "style=" + ("neox" if _interleaved(case) else "interleaved"))
-            stage = text.split(",")[0].removeprefix("stage=")
-            if stage in names:
-                yield kind, f"{kind}:{text}"
+def part(name: str, candidate: str, seed: int, types: tuple[str, ...] = ("call", "case or step", "artifact", "dump")) -> Part:
+    """One case, one candidate, one seed: everything planted."""
+    with tempfile.TemporaryDirectory(prefix="parity-") as folder:
+        root = Path(folder)
+        case = score_case(name, seed, root)
+        return _fused(case, root) if candidate == "cpu (fused)" else _by_operation(case, candidate, seed, root, types)
 
 
-def _interleaved(case: Case) -> bool:
-    from parity.models import open_case_model
-
-    g = open_case_model(case).geometry
-    return bool((g.get("rope") or g["dialect"]["rope"])["style"] == "interleaved")
-
-
-def score(cases: list[Case], root: Path) -> tuple[dict[tuple[str, str], Tally], list[str]]:
-    """Plant everything everywhere: tallies per (kind, candidate), and the false alarms of clean runs."""
-    tallies: dict[tuple[str, str], Tally] = defaultdict(Tally)
-    alarms: list[str] = []
-    for number, case in enumerate(cases):
-        for candidate in CANDIDATES:
-            clean = faulted(case, None, candidate, root / f"{number}-{candidate}-clean")
-            if clean.verdict != "parity":
-                alarms.append(f"{case.name}, {candidate}: {clean.verdict}")
-            for i, (kind, spec) in enumerate(specs(case)):
-                try:
-                    report = faulted(case, spec, candidate, root / f"{number}-{candidate}-{i}")
-                except FaultError:
-                    continue
-                _tally(tallies[kind, candidate], kind, spec, report, information_limit(case, parse_fault(spec), candidate), candidate)
-    return dict(tallies), alarms
-
-
-def _tally(t: Tally, kind: str, spec: str, report: Report, limit: float, candidate: str) -> None:
-    fault = parse_fault(spec)
-    if limit < CERTIFIED:
-        t.below += 1
-        return
-    t.planted += 1
-    for rule in set(seen_by_rules(report.stages, candidate)):
-        t.rules[rule] += 1
-    if not report.divergences:
-        t.missed.append(f"{spec} ({candidate}, {limit:.3g} x)")
-        return
-    t.found += 1
-    first = report.divergences[0]
-    t.stage += {d.stage for d in report.divergences} == {fault.stage}
-    t.place += (fault.rows is None or first.extent.rows == list(fault.rows)) and (
-        fault.heads is None or first.extent.heads == list(fault.heads)
-    )
-    kinds = [e["kind"] for e in first.explanations]
-    t.first += bool(kinds) and kinds[0] == kind
-    t.top += kind in kinds[:3]
-
-
-def markdown(tallies: dict[tuple[str, str], Tally], alarms: list[str], cases: list[Case]) -> str:
-    """The committed table."""
-    lines = [
-        "# The score",
-        "",
-        f"{len(cases)} cases ({', '.join(sorted({c.family for c in cases}))}), local mode; regenerate with `make score`.",
-        "Below: faults whose largest difference is less than 1.5 tolerances at their stage (the information limit); they are not counted.",
-        "The last four columns: how many of the same faults each of today's rules would have failed, given the lab's own local comparison",
-        "(every stage recomputed from the candidate's inputs), which is more than they usually get.",
-        f"False alarms on {len(cases) * len(CANDIDATES)} clean runs: {len(alarms)}.",
-        "",
-    ]
-    header = [
-        "fault",
-        "candidate",
-        "planted",
-        "below",
-        "found",
-        "stage exact",
-        "rows and heads exact",
-        "named first",
-        "in the top three",
-        *RULES,
-    ]
-    lines += ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
-    for (kind, candidate), t in tallies.items():
-        counts = [t.planted, t.below, t.found, t.stage, t.place, t.first, t.top, *(t.rules[r] for r in RULES)]
-        lines.append(f"| `{kind}` | {candidate} | " + " | ".join(map(str, counts)) + " |")
-    for candidate in CANDIDATES:
-        chosen = [t for (_, c), t in tallies.items() if c == candidate]
-        counts = [sum(getattr(t, n) for t in chosen) for n in ("planted", "below", "found", "stage", "place", "first", "top")]
-        counts += [sum(t.rules[r] for t in chosen) for r in RULES]
-        lines.append(f"| **all** | {candidate} | " + " | ".join(map(str, counts)) + " |")
-    missed = [m for t in tallies.values() for m in t.missed]
-    return "\n".join(
-        [*lines, "", "Missed above the limit: " + ("; ".join(missed) if missed else "none"), "", *(f"* false alarm: {a}" for a in alarms)]
-    )
-
-
-def score_cases(root: Path, seeds: int) -> list[Case]:
-    """A rich tiny case per family and seed: contexts beyond the window, several rounds."""
-    from parity.cli.build import WEIGHTS, seeded
-    from parity.making import drafter_case, is_target, target_case
-
-    made = []
-    for seed in range(seeds):
-        for family in ("qwen3", "muse-glimmer", "llama"):
-            model, borrowed = seeded(family, WEIGHTS[family], seed, root)
-            if is_target(family):
-                made.append(target_case(model, prefill=14, block=6, seed=seed))
-            elif borrowed is not None:
-                made.append(drafter_case(model, borrowed, family=family, appends=(21, 9), accepts=(), seed=seed))
+def _by_operation(case: Case, candidate: str, seed: int, root: Path, types: tuple[str, ...]) -> Part:
+    made = Part(clean=1)
+    with _reading(candidate) as reading:
+        dump = MemoryDump(case.describe(), {"candidate": candidate})
+        record(case, reading, dump, arithmetics.named("f32" if candidate == "cpu" else candidate))
+        _healthy(made, case, dump, candidate)
+        if "call" in types:
+            made.outcomes += planted_calls(case, dump, reading, arithmetics.named(candidate), candidate, seed)
+            made.sample += sampled_calls(case, reading, candidate, made.outcomes, SAMPLE, seed)
+        # What is recorded, and what is fed, does not depend on the arithmetic: the dumps of one candidate stand for all.
+        rest = tuple(t for t in types if t != "call" and (candidate == "f32" or t == "artifact"))
+        made.outcomes += planted_runs(case, reading, candidate, root, rest)
     return made
+
+
+def _fused(case: Case, root: Path) -> Part:
+    import native
+    from parity.native_drafter import run_fused
+
+    made = Part(clean=1)
+    with native.open_library("cpu").context(1) as context:
+        dump = MemoryDump(case.describe(), {"candidate": "cpu (fused)"})
+        run_fused(case, context, dump)
+        _healthy(made, case, dump, "cpu")
+        made.outcomes += fused_runs(case, context, root)
+    return made
+
+
+def _healthy(made: Part, case: Case, dump: MemoryDump, candidate: str) -> None:
+    report = judged(case, dump, candidate)
+    if report.verdict != "parity":
+        made.alarms.append(f"{case.name}, {candidate}: {report.verdict}")
+
+
+def _one(keep: Path | None, task: tuple[str, str, int]) -> Part:
+    """A part, kept in (and taken from) a file where there is a folder for it."""
+    name, candidate, seed = task
+    file = None if keep is None else keep / f"{'-'.join(f'{name}-{candidate}-{seed}'.replace(',', '').split())}.json"
+    if file is not None and file.exists():
+        raw = json.loads(file.read_text())
+        return Part([Outcome(**o) for o in raw["outcomes"]], [(t, ok) for t, ok in raw["sample"]], raw["alarms"], raw["clean"])
+    made = part(name, candidate, seed)
+    if file is not None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(asdict(made)))
+    return made
+
+
+def scored(names: Sequence[str], candidates: Sequence[str], seeds: int, jobs: int, keep: Path | None = None) -> tuple[str, bool]:
+    """The table over these cases, candidates and seeds, and whether anything was missed or raised a false alarm."""
+    tasks = [(n, c, s) for s in range(seeds) for c in candidates for n in names if exists(n, c)]
+    whole = Part()
+    if jobs == 1:
+        for task in tasks:
+            whole.add(_one(keep, task))
+    else:
+        with ProcessPoolExecutor(jobs) as pool:
+            for made in pool.map(partial(_one, keep), tasks):
+                whole.add(made)
+    failed = bool(whole.alarms) or any(o.above and not o.found for o in whole.outcomes)
+    return markdown(whole.outcomes, whole.sample, whole.alarms, whole.clean), failed
 
 
 def main(argv: list[str] | None = None) -> int:
     """Write the table; exit status 1 on a miss above the limit or a false alarm."""
     parser = argparse.ArgumentParser(prog="parity.scoring", description=__doc__)
     parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--keep", type=Path)
     parser.add_argument("--out", type=Path, default=Path("docs/score.md"))
     options = parser.parse_args(argv)
-    with tempfile.TemporaryDirectory(prefix="parity-") as root:
-        cases = score_cases(Path(root), options.seeds)
-        tallies, alarms = score(cases, Path(root))
-    text = markdown(tallies, alarms, cases)
-    options.out.write_text(text + "\n")
+    text, failed = scored(tuple(CASES), CANDIDATES, options.seeds, options.jobs, options.keep)
+    options.out.write_text(text)
     print(text)
-    return 1 if alarms or any(t.missed for t in tallies.values()) else 0
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

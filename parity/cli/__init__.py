@@ -19,7 +19,7 @@ COMMANDS = {
     "inspect": ("artifact", "validate an artifact"),
     "convert": ("convert", "SafeTensors <-> GGUF, bit-exact read-back"),
     "stages": ("about", "the stage vocabulary of a family"),
-    "faults": ("about", "the faults that --fault can plant"),
+    "faults": ("faults", "list | plant | score: planted mistakes"),
     "backends": ("about", "what can run here, and why not"),
     "bench": ("bench", "ratios against the limits"),
 }

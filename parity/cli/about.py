@@ -1,4 +1,4 @@
-"""``parity stages``, ``parity faults`` and ``parity backends``: what there is."""
+"""``parity stages`` and ``parity backends``: what there is."""
 
 from __future__ import annotations
 
@@ -19,23 +19,6 @@ def stages(**made: Any) -> int:
 
     for (step, path), axes, shape in declared_stages(case_from(made)):
         click.echo(f"{step}  {path:32s} {'x'.join(map(str, shape)):16s} {' '.join(axes)}")
-    return 0
-
-
-@click.group()
-def faults() -> None:
-    """Mistakes that --fault can plant, to show what a divergence looks like."""
-
-
-@faults.command("list")
-def list_() -> int:
-    """The kinds of fault, their keys and where they act by default."""
-    from oracle.faults import KINDS
-
-    for kind in KINDS.values():
-        keys = ", ".join(f"{k}={v}" for k, v in kind.defaults.items())
-        click.echo(f"{kind.name:18s} {kind.about}; default stage {kind.stage}{'; ' + keys if keys else ''}")
-    click.echo("every kind also takes stage=GLOB, rows=0-3 and heads=2-13")
     return 0
 
 

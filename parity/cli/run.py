@@ -47,10 +47,10 @@ def run(
     stage is recomputed from the candidate's own recorded inputs, so an error shows where it is made; in rolled mode the oracle rolls
     forward by itself, so what was not recorded shows too.
     """
-    from oracle.faults import parse as parse_fault
     from parity import candidates
     from parity.case import load
     from parity.cli.build import case_from
+    from parity.faults import parse as parse_fault
     from parity.flow import run_candidate
 
     parsed = candidates.parse(candidate, entry, None if mapping is None else str(mapping.resolve()))
