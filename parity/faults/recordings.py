@@ -151,7 +151,7 @@ def _missing(_: Options) -> Edit:
 KINDS = (
     DumpKind(
         "dump.rows",
-        "*.q_norm",
+        "*.xn",
         {"a": "0", "b": "1"},
         _swapped,
         "two rows exchanged in the record",
@@ -173,7 +173,7 @@ KINDS = (
     DumpKind(
         "dump.stale", "*.attn", {}, _stale, "the record of an earlier step under this step's name", ("K33", "K29"), alike=("values.stage",)
     ),
-    DumpKind("dump.other", "*.k_norm", {}, _other, "another stage's record under this one's name", ("K33", "K29"), alike=("values.stage",)),
+    DumpKind("dump.other", "*.k_raw", {}, _other, "another stage's record under this one's name", ("K33", "K29"), alike=("values.stage",)),
     DumpKind("dump.zero", "*.xn_mlp", {}, _zero, "zeros recorded", ("K33",), alike=("values.zero",)),
     DumpKind("dump.nan", "*.mlp_act", {}, _nan, "one element is no number", ("K33", "K31")),
     DumpKind("dump.short", "*.o", {}, _short, "the last row not recorded", ("K33",)),
