@@ -35,14 +35,14 @@ CASES: dict[str, Recipe] = {
         "muse-glimmer",
         "drafter",
         "q4_k",
-        BLOCKS | {"layers": 2, "sliding": (True, True), "window": 9, "block_size": 6, "mask_token_id": 79},
+        BLOCKS | {"window": 9, "block_size": 6, "mask_token_id": 79},
         {"engine": "hf"},
     ),
     "muse-glimmer, ring with a sink": (
         "muse-glimmer",
         "drafter",
         "q4_1",
-        SMALL | {"layers": 2, "sliding": (True, True), "window": 9, "block_size": 6, "mask_token_id": 119},
+        SMALL | {"window": 9, "block_size": 6, "mask_token_id": 119},
         {"engine": "muser", "sink": "2"},
     ),
     "muse-glimmer target": (
