@@ -53,7 +53,6 @@ def test_what_does_not_fit_is_refused(spec, message):
         parse(spec)
 
 
-@pytest.mark.slow
 def test_every_kind_can_exist_in_some_family(tmp_path):
     there = {name: kinds_in(score_case(name, 0, tmp_path), tmp_path / "scratch") for name in CASES}
     assert set(KINDS) == set().union(*there.values()), set(KINDS) - set().union(*there.values())
