@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -28,9 +28,10 @@ class Context:
     silently. Results are fresh arrays. Weights are `Stored`. Whatever the library refuses is raised as `NativeError`.
     """
 
-    def __init__(self, handle: Any, ops: Iterable[str], flags: frozenset[str], options: dict[str, str]) -> None:
+    def __init__(self, handle: Any, ops: Iterable[str], flags: frozenset[str], abi: tuple[int, int], options: dict[str, str]) -> None:
         self.ops = frozenset(ops)
         self.flags = flags
+        self.abi = abi
         self._calls = Calls(handle, options)
         self._drafters: weakref.WeakSet[Drafter] = weakref.WeakSet()
 
@@ -186,9 +187,10 @@ class Context:
         self._calls.call("apply", op.encode(), tensors, len(operands), numbers, len(params), _numbers("y", y))
         return y
 
-    def drafter(self, config: dict[str, object], weights: dict[str, Stored]) -> Drafter:
+    def drafter(self, config: dict[str, object], weights: Mapping[str, Stored | NDArray[np.int64]]) -> Drafter:
         """The fused drafter of the library. ``config`` and ``weights``: keys and roles as `dlab.h` lists them at
-        `dlab_drafter_create`; booleans and sequences are written as 0/1 and comma lists. The weights are borrowed, not copied."""
+        `dlab_drafter_create`; booleans and sequences are written as 0/1 and comma lists. ``target_ids`` is int64, the weights are
+        `Stored`; they are borrowed, not copied."""
         if "fused" not in self.flags:
             raise NativeError("UNSUPPORTED", "the library declares no fused drafter")
         made = Drafter(self, self._calls, config, weights)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -30,20 +30,20 @@ class Proposal:
 class Drafter:
     """Made by `Context.drafter`; keeps its context alive, and is closed with it at the latest."""
 
-    def __init__(self, owner: object, calls: Calls, config: dict[str, object], weights: dict[str, Stored]) -> None:
+    def __init__(self, owner: object, calls: Calls, config: dict[str, object], weights: Mapping[str, Stored | NDArray[np.int64]]) -> None:
         self._owner = owner
         self._calls = calls
         self._weights = dict(weights)  # borrowed by the library: they must outlive it
         names = [ffi.new("char[]", name.encode()) for name in weights]
         table = ffi.new("dlab_named_tensor[]", len(weights))
         for entry, name, (role, weight) in zip(table, names, weights.items(), strict=True):
-            entry.name, entry.tensor = name, (weight.vector() if role.endswith(("norm", "_bias")) else weight.matrix())[0]
+            entry.name, entry.tensor = name, _described(role, weight)[0]
         out = ffi.new("dlab_drafter**")
         self._pointer: Any = None
         calls.call("drafter_create", config_text(config).encode(), table, len(weights), BORROW, out)
         self._pointer = out[0]
         described = self.describe()
-        self.vocab = int(described["vocab"])
+        self.vocab = int(described.get("draft_vocab", described["vocab"]))
         self._block, self._confident = int(described["block_size"]), described.get("confidence", "none") != "none"
         self._cell = int(described["kv_heads"]), int(described["head_dim"])
 
@@ -120,6 +120,12 @@ class Drafter:
             self.close()
 
 
+def _described(role: str, weight: Stored | NDArray[np.int64]) -> Any:
+    if not isinstance(weight, Stored):
+        return view(weight, "i64")
+    return weight.vector() if role.endswith(("norm", "_bias")) else weight.matrix()
+
+
 def config_text(config: dict[str, object]) -> str:
     """``key=value`` lines: numbers in full, booleans as 0/1, sequences comma separated."""
 
@@ -133,4 +139,3 @@ def config_text(config: dict[str, object]) -> str:
         return repr(float(value)) if isinstance(value, float | np.floating) else str(value)
 
     return "".join(f"{key}={write(value)}\n" for key, value in config.items())
-

@@ -54,7 +54,7 @@ class Library:
 
         ``options`` are the library's own; the CPU library knows ``isa="x86-64"``, which leaves newer instructions unused.
         """
-        return Context(self._handle, self.ops, self.info.flags, {"threads": str(threads)} | options)
+        return Context(self._handle, self.ops, self.info.flags, self.info.abi, {"threads": str(threads)} | options)
 
     def __repr__(self) -> str:
         return f"<Library {self.info.name} {self.info.version} from {self.info.path}>"

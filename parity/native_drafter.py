@@ -23,11 +23,6 @@ if TYPE_CHECKING:
 def fused_config(drafter: Drafter) -> dict[str, object]:
     """The drafter's geometry and dialect as the library's key=value configuration."""
     g, d = drafter.geometry, drafter.dialect
-    parts = [s for s in ("conv", "selector", "markov", "confidence") if getattr(d, s) not in (False, "none")]
-    if parts or drafter.weights.target_ids is not None:
-        raise UsageError(f"{', '.join(parts) or 'a reduced vocabulary'}: not a part of the library's fused drafter; use --entry op")
-    if d.window_rule in HISTORY_RULES:
-        raise UsageError(f"window rule {d.window_rule} depends on how the context was appended, which libraries cannot know: --entry op")
     config: dict[str, object] = {
         "family": d.family,
         "hidden": g.hidden,
@@ -59,20 +54,47 @@ def fused_config(drafter: Drafter) -> dict[str, object]:
         config["window"] = d.window
     if d.window_rule == "SINK_RING":
         config["sink"] = d.sink
-    return config
+    return config | _heads(drafter)
 
 
-def fused_weights(drafter: Drafter, embedding: Weight, head: Weight) -> dict[str, Stored]:
-    """Every parameter by its role name."""
+def _heads(drafter: Drafter) -> dict[str, object]:
+    """What ABI 1.1 adds: the parts of DFlash 2 and DSpark that this drafter has."""
+    g, d = drafter.geometry, drafter.dialect
+    config: dict[str, object] = {}
+    if d.anchor_layout != "fill_in" and (d.markov, d.confidence) != ("none", "none"):
+        config["anchor_layout"] = d.anchor_layout
+    if g.draft_vocab is not None:
+        config["draft_vocab"] = g.draft_vocab
+    if d.conv:
+        config |= {"conv_taps": g.conv_kernel, "conv_groups": g.hidden // g.conv_group}
+    if d.selector:
+        return config | {"selector_rank": g.selector_rank, "selector_top_k": g.selector_top_k}
+    if d.markov != "none":
+        config |= {"markov": d.markov, "markov_rank": g.markov_rank}
+    return config if d.confidence == "none" else config | {"confidence": d.confidence}
+
+
+def fused_weights(drafter: Drafter, embedding: Weight, head: Weight) -> dict[str, Stored | NDArray[np.int64]]:
+    """Every parameter that the configuration has a place for, by its role name."""
     from dataclasses import fields
 
-    w = drafter.weights
-    named = {"fc": w.fc, "hidden_norm": w.hidden_norm, "norm": w.norm, "embedding": embedding, "head": head}
-    if drafter.dialect.tap_norm and w.tap_norm is not None:
-        named["tap_norm"] = w.tap_norm
+    w, d = drafter.weights, drafter.dialect
+    named: dict[str, Weight | None] = {"fc": w.fc, "hidden_norm": w.hidden_norm, "norm": w.norm, "embedding": embedding}
+    named |= {"head": w.head or head, "tap_norm": w.tap_norm if d.tap_norm else None}
     for i, layer in enumerate(w.layers):
-        named |= {f"layers.{i}.{f.name}": getattr(layer, f.name) for f in fields(layer) if getattr(layer, f.name) is not None}
-    return {name: bias_vector(weight) if name.endswith("_bias") else stored(weight) for name, weight in named.items()}
+        kept = (f.name for f in fields(layer) if d.conv or "_conv_" not in f.name)
+        named |= {f"layers.{i}.{name}": getattr(layer, name) for name in kept}
+    if d.selector and w.selector is not None:
+        named |= {f"selector.{f.name}": getattr(w.selector, f.name) for f in fields(w.selector)}
+    elif d.markov != "none" and w.markov is not None:
+        named |= {f"markov.{f.name}": getattr(w.markov, f.name) for f in fields(w.markov)}
+    if d.confidence != "none" and not d.selector:
+        named |= {"confidence": w.confidence, "confidence_bias": w.confidence_bias}
+    present = {name: weight for name, weight in named.items() if weight is not None}
+    made: dict[str, Stored | NDArray[np.int64]] = {
+        name: bias_vector(weight) if name.endswith("_bias") else stored(weight) for name, weight in present.items()
+    }
+    return made if w.target_ids is None else made | {"target_ids": np.ascontiguousarray(w.target_ids, np.int64)}
 
 
 def run_fused(case: Case, context: Context, writer: Sink) -> None:
@@ -89,6 +111,7 @@ def run_fused(case: Case, context: Context, writer: Sink) -> None:
         writer.put(step[0], stage, array, first, dtype, axes.get((step[0], stage)))
 
     context.on_dump(dumped)
+    _check_version(context, model.drafter)
     drafter = context.drafter(fused_config(model.drafter), fused_weights(model.drafter, model.embedding, model.head))
     _check_described(model.drafter, drafter.describe())
     for index, s in enumerate(case.steps):
@@ -97,6 +120,18 @@ def run_fused(case: Case, context: Context, writer: Sink) -> None:
             drafter.append(s.array, s.at)
         else:
             drafter.propose(s.array.astype(np.int32), s.at)
+
+
+def _check_version(context: Context, drafter: Drafter) -> None:
+    """`UsageError` for what a fused drafter of ABI 1.0 cannot be asked for."""
+    newer = sorted(_heads(drafter)) + (
+        [f"window_rule={drafter.dialect.window_rule}"] if drafter.dialect.window_rule in HISTORY_RULES else []
+    )
+    if newer and context.abi < (1, 1):
+        version = ".".join(map(str, context.abi))
+        raise UsageError(
+            f"{', '.join(newer)}: not in the fused drafter of ABI {version}; rebuild the library against dlab.h 1.1, or use --entry op"
+        )
 
 
 def _check_described(drafter: Drafter, described: dict[str, str]) -> None:

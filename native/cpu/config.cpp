@@ -1,5 +1,6 @@
 #include "config.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -19,10 +20,14 @@ struct NamedRule {
 constexpr NamedRule kRules[] = {
     {"none", WindowRule::None},          {"W_LT", WindowRule::Lt},         {"W_LT_left", WindowRule::LtLeft}, {"W_LE", WindowRule::Le},
     {"W_LT_ctx", WindowRule::LtContext}, {"W_ANCHOR", WindowRule::Anchor}, {"W_RING", WindowRule::Ring},
-    {"SINK_RING", WindowRule::SinkRing},
+    {"SINK_RING", WindowRule::SinkRing}, {"W_CACHE", WindowRule::Cache},
 };
 
-const char* const kGates[] = {"none", "sigmoid", "softplus"};
+// In the order of their enumerations.
+const std::vector<const char*> kGates = {"none", "sigmoid", "softplus"};
+const std::vector<const char*> kMarkovs = {"none", "vanilla", "gated", "rnn"};
+const std::vector<const char*> kConfidences = {"none", "hidden", "markov"};
+const std::vector<const char*> kLayouts = {"fill_in", "predict_next"};
 
 // Hands out each key once, so that what is left over is unknown.
 class Keys {
@@ -50,6 +55,18 @@ class Keys {
     if (text.empty() || *end || !std::isfinite(value) || value < 0 || (positive && value == 0))
       fail(DLAB_E_ARG, "%s=%s: expected a finite number %s 0", key, text.c_str(), positive ? "above" : "of at least");
     return value;
+  }
+
+  // The index of the value among the known ones; 0 where the key is absent.
+  int choice(const char* key, const std::vector<const char*>& known) {
+    if (!has(key)) return 0;
+    const std::string text = take(key);
+    std::string names;
+    for (size_t i = 0; i < known.size(); ++i) {
+      if (text == known[i]) return static_cast<int>(i);
+      names += std::string(i ? ", " : "") + known[i];
+    }
+    fail(DLAB_E_ARG, "%s=%s: expected %s", key, text.c_str(), names.c_str());
   }
 
   std::vector<char> flags(const char* key, int64_t count) {
@@ -99,14 +116,28 @@ void read_rules(Keys& keys, Config& c) {
 void read_switches(Keys& keys, Config& c) {
   if (keys.has("tap_norm")) c.tap_norm = keys.integer("tap_norm", 0, 1) != 0;
   if (keys.has("ctx_layernorm")) c.ctx_layernorm = keys.integer("ctx_layernorm", 0, 1) != 0;
-  if (!keys.has("attn_gate")) return;
-  const std::string gate = keys.take("attn_gate");
-  for (int i = 0; i < 3; ++i)
-    if (gate == kGates[i]) {
-      c.attn_gate = static_cast<Gate>(i);
-      return;
-    }
-  fail(DLAB_E_ARG, "attn_gate=%s: expected none, sigmoid or softplus", gate.c_str());
+  c.attn_gate = static_cast<Gate>(keys.choice("attn_gate", kGates));
+}
+
+// The parts of DFlash 2 and DSpark.
+void read_heads(Keys& keys, Config& c) {
+  c.predict_next = keys.choice("anchor_layout", kLayouts) == 1;
+  c.draft_vocab = keys.has("draft_vocab") ? keys.integer("draft_vocab", 1, c.vocab) : c.vocab;
+  if (keys.has("conv_taps")) {
+    c.conv_taps = keys.integer("conv_taps", 1, 4096);
+    c.conv_groups = keys.integer("conv_groups", 1, c.hidden);
+    if (c.hidden % c.conv_groups) fail(DLAB_E_ARG, "conv_groups=%lld: expected a divisor of hidden=%lld", ll(c.conv_groups), ll(c.hidden));
+  }
+  if (keys.has("selector_rank")) {
+    c.selector_rank = keys.integer("selector_rank", 1, kMaxWidth);
+    c.selector_top_k = keys.integer("selector_top_k", 1, c.draft_vocab);
+  }
+  c.markov = static_cast<Markov>(keys.choice("markov", kMarkovs));
+  if (c.markov != Markov::None) c.markov_rank = keys.integer("markov_rank", 1, kMaxWidth);
+  c.confidence = static_cast<Confidence>(keys.choice("confidence", kConfidences));
+  if (c.confidence == Confidence::Markov && c.markov == Markov::None) fail(DLAB_E_ARG, "confidence=markov: there is no Markov head");
+  if (c.selector_rank && (c.markov != Markov::None || c.confidence != Confidence::None))
+    fail(DLAB_E_ARG, "selector_rank=%lld: a selector has no Markov or confidence head beside it", ll(c.selector_rank));
 }
 
 std::string list(const std::vector<char>& flags) {
@@ -147,6 +178,7 @@ Config Config::parse(const char* text) {
   c.softcap = keys.number("softcap", false);
   read_rules(keys, c);
   read_switches(keys, c);
+  read_heads(keys, c);
   keys.finish();
   return c;
 }
@@ -187,23 +219,35 @@ std::string Config::text() const {
   if (evicts()) integer("sink", sink);
   integer("tap_norm", tap_norm);
   integer("ctx_layernorm", ctx_layernorm);
-  line("attn_gate", kGates[static_cast<int>(attn_gate)]);
+  line("attn_gate", kGates[static_cast<size_t>(attn_gate)]);
+  line("anchor_layout", kLayouts[predict_next]);
+  integer("draft_vocab", draft_vocab);
+  if (conv_taps) integer("conv_taps", conv_taps), integer("conv_groups", conv_groups);
+  if (selector_rank) integer("selector_rank", selector_rank), integer("selector_top_k", selector_top_k);
+  line("markov", kMarkovs[static_cast<size_t>(markov)]);
+  if (markov != Markov::None) integer("markov_rank", markov_rank);
+  line("confidence", kConfidences[static_cast<size_t>(confidence)]);
   return text;
 }
 
-bool Config::sees(int64_t layer, int64_t q, int64_t k, int64_t anchor, bool in_context) const {
+int64_t Config::width(int64_t appended) const {
+  return window_rule == WindowRule::Cache ? window - 1 + std::max<int64_t>(appended, 1) : window;
+}
+
+bool Config::sees(int64_t layer, int64_t q, int64_t k, int64_t anchor, bool in_context, int64_t width) const {
   const int64_t delta = q - k;
   if (causal[static_cast<size_t>(layer)] && delta < 0) return false;
   if (!sliding[static_cast<size_t>(layer)]) return true;
   switch (window_rule) {
     case WindowRule::None:
     case WindowRule::SinkRing: return true;
-    case WindowRule::Lt: return std::abs(delta) < window;
-    case WindowRule::LtLeft: return delta < window;
-    case WindowRule::Le: return std::abs(delta) <= window;
-    case WindowRule::LtContext: return !in_context || delta < window;
-    case WindowRule::Anchor: return !in_context || k >= anchor - window;
-    case WindowRule::Ring: return !in_context || k >= anchor - (window - 1);
+    case WindowRule::Lt: return std::abs(delta) < width;
+    case WindowRule::LtLeft: return delta < width;
+    case WindowRule::Le: return std::abs(delta) <= width;
+    case WindowRule::LtContext: return !in_context || delta < width;
+    case WindowRule::Anchor: return !in_context || k >= anchor - width;
+    case WindowRule::Cache:
+    case WindowRule::Ring: return !in_context || k >= anchor - (width - 1);
   }
   return false;
 }

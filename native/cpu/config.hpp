@@ -8,7 +8,9 @@
 namespace dlab {
 
 enum class Gate { None, Sigmoid, Softplus };
-enum class WindowRule { None, Lt, LtLeft, Le, LtContext, Anchor, Ring, SinkRing };
+enum class WindowRule { None, Lt, LtLeft, Le, LtContext, Anchor, Ring, SinkRing, Cache };
+enum class Markov { None, Vanilla, Gated, Rnn };
+enum class Confidence { None, Hidden, Markov };
 
 struct Config {
   std::string family, rope_style, window_rule_name;
@@ -19,6 +21,11 @@ struct Config {
   bool tap_norm = false, ctx_layernorm = false;  // a norm per tap; each layer's input norm on the context
   Gate attn_gate = Gate::None;
   WindowRule window_rule = WindowRule::None;
+  bool predict_next = false;    // the block's first row drafts too
+  int64_t draft_vocab = 0;      // rows of the head
+  int64_t conv_taps = 0, conv_groups = 0, selector_rank = 0, selector_top_k = 0, markov_rank = 0;  // 0: no such part
+  Markov markov = Markov::None;
+  Confidence confidence = Confidence::None;
 
   // Throws Error (DLAB_E_ARG) naming the key.
   static Config parse(const char* text);
@@ -29,9 +36,12 @@ struct Config {
   int64_t feature_width() const { return n_taps * target_hidden; }
   bool evicts() const { return window_rule == WindowRule::SinkRing; }
 
+  // The window in force after an append of so many rows: a rotating cache's depends on it.
+  int64_t width(int64_t appended) const;
+
   // May the query row at position q see the cell at position k? anchor: position of the block's first row; in_context: the cell is a
-  // context cell.
-  bool sees(int64_t layer, int64_t q, int64_t k, int64_t anchor, bool in_context) const;
+  // context cell; width: the window in force.
+  bool sees(int64_t layer, int64_t q, int64_t k, int64_t anchor, bool in_context, int64_t width) const;
 };
 
 }  // namespace dlab

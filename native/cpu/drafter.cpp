@@ -13,13 +13,6 @@ namespace {
 
 using Values = std::vector<float>;
 
-Values values(int64_t rows, int64_t width) { return Values(static_cast<size_t>(rows * width)); }
-
-Rows rows_of(const Values& v, int64_t rows) {
-  const int64_t width = rows ? static_cast<int64_t>(v.size()) / rows : 0;
-  return {const_cast<float*>(v.data()), rows, width, width};
-}
-
 const float* or_null(const Values& v) { return v.empty() ? nullptr : v.data(); }
 
 std::vector<int64_t> consecutive(int64_t first, int64_t n) {
@@ -107,6 +100,21 @@ Values dlab_drafter::rotate(const std::string& stage, const Values& x, int64_t r
   return y;
 }
 
+Values dlab_drafter::convolution_kernel(const std::string& stage, const Values& xn, int64_t rows, const Weight& w) {
+  Values kernel = values(rows, w.rows);
+  ops::linear(ctx, rows_of(xn, rows), w, nullptr, rows_of(kernel, rows));
+  emit(stage, kernel.data(), 0, {rows, 2, config.conv_taps, config.conv_groups});
+  return kernel;
+}
+
+Values dlab_drafter::convolved(const std::string& stage, const Values& x, const Values& kernel, const Values& base, int64_t rows,
+                               int64_t side) {
+  Values y(x.size());
+  ops::dynamic_conv(ctx, rows_of(x, rows), rows_of(kernel, rows), base.data(), config.conv_taps, config.conv_groups, side, rows_of(y, rows));
+  emit(stage, y.data(), 0, {rows, config.hidden});
+  return y;
+}
+
 Values dlab_drafter::rope_table(const std::vector<int64_t>& pos) const {
   return ops::rope_table(pos.data(), static_cast<int64_t>(pos.size()), inv_freq.data(), config.rope_dim / 2, 1.0);
 }
@@ -164,6 +172,7 @@ void dlab_drafter::append(Rows taps, int64_t pos0) {
     caches[l].v.insert(caches[l].v.end(), fresh[l].v.begin(), fresh[l].v.end());
   }
   length = pos0 + rows;
+  appended = rows;
 }
 
 Values dlab_drafter::attend(int64_t index, const Block& block, const Values& q, const Values& k, const Values& v) {
@@ -180,11 +189,12 @@ Values dlab_drafter::attend(int64_t index, const Block& block, const Values& q, 
   const Values keys = join(cache.k, k), vals = join(cache.v, v);
   emit(path + "k_cells", keys.data(), 0, {cells, config.kv_heads, config.head_dim});
   emit(path + "v_cells", vals.data(), 0, {cells, config.kv_heads, config.head_dim});
+  const int64_t width = config.width(appended);
   std::vector<uint8_t> visible(static_cast<size_t>(block.rows * cells));
   for (int64_t r = 0; r < block.rows; ++r)
     for (int64_t c = 0; c < cells; ++c) {
       const int64_t at = c < held ? positions[static_cast<size_t>(c)] : block.pos[static_cast<size_t>(c - held)];
-      visible[static_cast<size_t>(r * cells + c)] = config.sees(index, block.pos[static_cast<size_t>(r)], at, block.pos[0], c < held);
+      visible[static_cast<size_t>(r * cells + c)] = config.sees(index, block.pos[static_cast<size_t>(r)], at, block.pos[0], c < held, width);
     }
   const auto cells_of = [&](const Values& x) {
     const auto* bytes = reinterpret_cast<const uint8_t*>(x.data());
@@ -208,7 +218,11 @@ void dlab_drafter::layer(int64_t index, Block& block) {
   const LayerWeights& w = weights.layers[static_cast<size_t>(index)];
   const std::string path = "draft.L" + std::to_string(index) + ".";
   const int64_t rows = block.rows;
-  const Values xn = normalise(path + "xn", block.hidden, rows, w.input_norm, 0, 0);
+  Values kernel, xn = normalise(path + "xn", block.hidden, rows, w.input_norm, 0, 0);
+  if (config.conv_taps) {
+    kernel = convolution_kernel(path + "attn_kernel", xn, rows, w.attn_conv_kernel);
+    xn = convolved(path + "attn_conv_in", xn, kernel, w.attn_conv_base, rows, 0);
+  }
   const Values q_raw = project(path + "q_raw", rows_of(xn, rows), w.q, w.q_bias, config.heads, 0);
   const Values k_raw = project(path + "k_raw", rows_of(xn, rows), w.k, w.k_bias, config.kv_heads, 0);
   const Values v = project(path + "v", rows_of(xn, rows), w.v, w.v_bias, config.kv_heads, 0);
@@ -217,15 +231,21 @@ void dlab_drafter::layer(int64_t index, Block& block) {
   const Values q = rotate(path + "q_rope", q_norm, rows, block.table, config.heads, 0);
   const Values k = rotate(path + "k_rope", k_norm, rows, block.table, config.kv_heads, 0);
   const Values attended = gated(path, xn, attend(index, block, q, k, v), rows, w.attn_gate);
-  const Values o = project(path + "o", rows_of(attended, rows), w.o, w.o_bias, 0, 0);
+  Values o = project(path + "o", rows_of(attended, rows), w.o, w.o_bias, 0, 0);
+  if (config.conv_taps) o = convolved(path + "attn_conv_out", o, kernel, w.attn_conv_base, rows, 1);
   const Values middle = residual(path + "h_attn", block.hidden, o, rows);
-  const Values xn_mlp = normalise(path + "xn_mlp", middle, rows, w.post_norm, 0, 0);
+  Values xn_mlp = normalise(path + "xn_mlp", middle, rows, w.post_norm, 0, 0);
+  if (config.conv_taps) {
+    kernel = convolution_kernel(path + "mlp_kernel", xn_mlp, rows, w.mlp_conv_kernel);
+    xn_mlp = convolved(path + "mlp_conv_in", xn_mlp, kernel, w.mlp_conv_base, rows, 0);
+  }
   const Values gate = project(path + "mlp_gate", rows_of(xn_mlp, rows), w.gate, {}, 0, 0);
   const Values up = project(path + "mlp_up", rows_of(xn_mlp, rows), w.up, {}, 0, 0);
   Values act(gate.size());
   ops::swiglu(ctx, rows_of(gate, rows), rows_of(up, rows), false, rows_of(act, rows));
   emit(path + "mlp_act", act.data(), 0, {rows, config.intermediate});
-  const Values down = project(path + "mlp_down", rows_of(act, rows), w.down, {}, 0, 0);
+  Values down = project(path + "mlp_down", rows_of(act, rows), w.down, {}, 0, 0);
+  if (config.conv_taps) down = convolved(path + "mlp_conv_out", down, kernel, w.mlp_conv_base, rows, 1);
   block.hidden = residual(path + "h_mlp", middle, down, rows);
 }
 
@@ -237,19 +257,21 @@ dlab_drafter::Outcome dlab_drafter::propose(const int32_t* block_ids, int64_t ro
   for (int64_t l = 0; l < config.layers; ++l) layer(l, block);
   const Values final_norm = normalise("draft.final_norm", block.hidden, rows, weights.norm, 0, 0);
   Outcome outcome;
-  outcome.logits = values(rows, config.vocab);
+  outcome.logits = values(rows, config.draft_vocab);
   {
-    Values raw = values(rows, config.vocab);
+    Values raw = values(rows, config.draft_vocab);
     ops::linear(ctx, rows_of(final_norm, rows), weights.head, nullptr, rows_of(raw, rows));
     ops::softcap(ctx, rows_of(raw, rows), config.output_multiplier, config.softcap, rows_of(outcome.logits, rows));
   }
-  emit("draft.logits", outcome.logits.data(), 0, {rows, config.vocab});
+  emit("draft.logits", outcome.logits.data(), 0, {rows, config.draft_vocab});
   std::vector<int32_t> pairs(static_cast<size_t>(2 * rows));
   outcome.top2 = values(rows, 2);
   ops::top2(ctx, rows_of(outcome.logits, rows), pairs.data(), outcome.top2.data());
   for (int64_t r = 0; r < rows; ++r) outcome.ids.push_back(pairs[static_cast<size_t>(2 * r)]);
   emit("draft.pick", outcome.ids.data(), 0, {rows}, DLAB_I32);
-  drafts.assign(outcome.ids.begin() + 1, outcome.ids.end());
+  Drafts chosen = draft(block_ids[0], rows, final_norm, outcome);
+  drafts = std::move(chosen.ids);
+  confidence = std::move(chosen.confidence);
   proposed = true;
   evict();
   return outcome;

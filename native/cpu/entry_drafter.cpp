@@ -67,7 +67,7 @@ int32_t dlab_drafter_propose(dlab_drafter* d, const int32_t* block_ids, int32_t 
     Rows out;
     if (logits) {
       out = f32_rows(logits, "logits", 2);
-      require_shape(logits, "logits", {rows, d->config.vocab});
+      require_shape(logits, "logits", {rows, d->config.draft_vocab});
     }
     const dlab_drafter::Outcome outcome = d->propose(block_ids, rows, pos);
     memcpy(ids, outcome.ids.data(), outcome.ids.size() * sizeof(int32_t));
