@@ -105,7 +105,7 @@ class Judge:
         assert stage.op.rejudge is not None
         orders = (A.order,) if A.declared else tuple(dict.fromkeys((A.order, "sequential", "pairwise", "blocked:64", "lanes:8")))
         exact = np.max([stage.op.rejudge(A, o, y.data, where, *stage.args, **stage.params) for o in orders], 0)
-        again = error[where] / (limits.gaussian(self.count) * np.sqrt(inherited[where] + exact))
+        again = _divide(error[where], limits.gaussian(self.count) * np.sqrt(inherited[where] + exact))
         verdict.ratio[where] = again if A.declared else np.minimum(verdict.ratio[where], again)
         verdict.rejudged = len(worst)
         beyond = verdict.ratio[where] > 1
@@ -169,8 +169,11 @@ def _common_mode(stage: Stage, y: Tensor, error: Array, sigma: Array, coarse: bo
         signed = np.where(sigma > 0, error / sigma, 0.0) * np.sign(y.data)
     per_row = np.clip(signed, -10, 10).reshape(rows, -1)[distinct].mean(-1)
     found, count = abs(float(per_row.mean())), len(distinct)
-    limit = limits.pooled(stage.op.kind, coarse, flat.shape[1], count)
-    if found > limit:
+    width = flat.shape[1]
+    if stage.op.carried:
+        width, count = y.data.shape[1], 1
+    limit = limits.pooled(stage.op.kind, coarse, width, count)
+    if found > limit and not stage.op.carried:
         limit = limits.pooled(stage.op.kind, coarse, _independent(flat[distinct]), count)
     return found / limit
 

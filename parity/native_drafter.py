@@ -19,6 +19,8 @@ from parity.recording import Sink
 if TYPE_CHECKING:
     from native import Context, Stored
 
+HEAD_KEYS = ("draft_vocab", "conv_taps", "selector_rank", "markov", "confidence")
+
 
 def fused_config(drafter: Drafter) -> dict[str, object]:
     """The drafter's geometry and dialect as the library's key=value configuration."""
@@ -61,7 +63,7 @@ def _heads(drafter: Drafter) -> dict[str, object]:
     """What ABI 1.1 adds: the parts of DFlash 2 and DSpark that this drafter has."""
     g, d = drafter.geometry, drafter.dialect
     config: dict[str, object] = {}
-    if d.anchor_layout != "fill_in" and (d.markov, d.confidence) != ("none", "none"):
+    if d.anchor_layout != "fill_in":
         config["anchor_layout"] = d.anchor_layout
     if g.draft_vocab is not None:
         config["draft_vocab"] = g.draft_vocab
@@ -111,9 +113,9 @@ def run_fused(case: Case, context: Context, writer: Sink) -> None:
         writer.put(step[0], stage, array, first, dtype, axes.get((step[0], stage)))
 
     context.on_dump(dumped)
-    _check_version(context, model.drafter)
-    drafter = context.drafter(fused_config(model.drafter), fused_weights(model.drafter, model.embedding, model.head))
-    _check_described(model.drafter, drafter.describe())
+    config = known(fused_config(model.drafter), context.abi)
+    drafter = context.drafter(config, fused_weights(model.drafter, model.embedding, model.head))
+    _check_described(config, drafter.describe())
     for index, s in enumerate(case.steps):
         step[0] = index
         if s.kind == "append":
@@ -122,21 +124,25 @@ def run_fused(case: Case, context: Context, writer: Sink) -> None:
             drafter.propose(s.array.astype(np.int32), s.at)
 
 
-def _check_version(context: Context, drafter: Drafter) -> None:
-    """`UsageError` for what a fused drafter of ABI 1.0 cannot be asked for."""
-    newer = sorted(_heads(drafter)) + (
-        [f"window_rule={drafter.dialect.window_rule}"] if drafter.dialect.window_rule in HISTORY_RULES else []
-    )
-    if newer and context.abi < (1, 1):
-        version = ".".join(map(str, context.abi))
+def known(config: dict[str, object], abi: tuple[int, int]) -> dict[str, object]:
+    """The configuration for a library of this ABI; `UsageError` for what a fused drafter of ABI 1.0 cannot be asked for."""
+    if abi >= (1, 1):
+        return config
+    # Without heads the layout only says which picks are drafts, which no stage shows.
+    config = {key: value for key, value in config.items() if key != "anchor_layout"}
+    newer = [key for key in HEAD_KEYS if key in config]
+    newer += [f"window_rule={config['window_rule']}"] if config["window_rule"] in HISTORY_RULES else []
+    if newer:
+        found = ".".join(map(str, abi))
         raise UsageError(
-            f"{', '.join(newer)}: not in the fused drafter of ABI {version}; rebuild the library against dlab.h 1.1, or use --entry op"
+            f"{', '.join(newer)}: not in a fused drafter of ABI {found}; rebuild the library against dlab.h 1.1, or use --entry op"
         )
+    return config
 
 
-def _check_described(drafter: Drafter, described: dict[str, str]) -> None:
+def _check_described(config: dict[str, object], described: dict[str, str]) -> None:
     """What is really in force in the library must be what was asked for (window, sink, rule …)."""
-    for key, asked in fused_config(drafter).items():
+    for key, asked in config.items():
         if key not in described:
             raise CandidateError(f"the library does not say which {key} is in force")
         said = described[key]

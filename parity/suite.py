@@ -17,6 +17,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -35,6 +36,10 @@ from parity.report import Report
 FAULT_STAGE, FAULT_HEADS = "draft.L1.q_rope", [2, 3, 4, 5]
 FAULT = f"rope.position:stage={FAULT_STAGE},row=0,heads=2-5,offset=h//2"
 VERIFY_ROWS = 16
+HEADS: dict[str, dict[str, Any]] = {
+    "dflash2": {"conv_kernel": 3, "conv_group": 16, "selector_rank": 32, "selector_top_k": 8},
+    "dspark": {"markov_rank": 32, "markov": "gated", "confidence": "markov", "sample_from_anchor": True, "draft_vocab": 200},
+}
 RING = {"engine": "muser", "sink": "4"}
 
 
@@ -75,6 +80,21 @@ def _family(models: Path, family: str, role: str) -> Case:
     return drafter_case(model, borrowed, family=family, appends=(17, 8), accepts=(2,), seed=4)
 
 
+def _heads(models: Path, name: str) -> Case:
+    """A generic drafter with the parts of DFlash 2 or DSpark."""
+    from oracle.artifacts import make_artifact
+
+    made = make_artifact("qwen3", "tiny", "bf16", models / f"heads-{name}", seed=5, **HEADS[name])
+    return drafter_case(made[0], made[1], family="qwen3", appends=(17, 8), accepts=(2,), seed=4)
+
+
+def _rotating(models: Path) -> Case:
+    """A Laguna drafter whose window depends on the last append, as a rotating cache's does."""
+    model, borrowed = seeded("laguna", WEIGHTS["laguna"], 1, models, "drafter")
+    assert borrowed is not None
+    return drafter_case(model, borrowed, family="laguna", dialect={"engine": "mlx-vlm"}, appends=(17, 8), accepts=(2,), seed=4)
+
+
 def _smollm2(_: Path) -> Case:
     model = smollm2()
     ids = tokenizer(model).encode(PROMPT.read_text())
@@ -91,9 +111,12 @@ ENTRIES = (
     Entry("b-fused", "qwen3 bf16, fused", partial(_qwen3, accepts=(2, 0, 5)), entry="fused"),
     Entry("laguna", "laguna drafter", partial(_family, family="laguna", role="drafter")),
     Entry("laguna-fused", "laguna drafter, fused", partial(_family, family="laguna", role="drafter"), entry="fused"),
+    Entry("laguna-cache", "laguna rotating cache, fused", _rotating, entry="fused"),
     Entry("laguna-t", "laguna target", partial(_family, family="laguna", role="target")),
     Entry("qwen38", "qwen38-flash-next drafter, fused", partial(_family, family="qwen38-flash-next", role="drafter"), entry="fused"),
-    Entry("qwen38-t", "qwen38-flash-next target, NumPy f32", partial(_family, family="qwen38-flash-next", role="target"), candidate="f32"),
+    Entry("qwen38-t", "qwen38-flash-next target", partial(_family, family="qwen38-flash-next", role="target")),
+    Entry("dflash2", "qwen3 with DFlash 2, fused", partial(_heads, name="dflash2"), entry="fused"),
+    Entry("dspark", "qwen3 with DSpark, fused", partial(_heads, name="dspark"), entry="fused"),
     Entry("c", "SmolLM2-135M, real text", _smollm2),
     Entry("d", f"planted {FAULT.partition(':')[0]} in qwen3", partial(_qwen3, accepts=()), fault=FAULT),
 )

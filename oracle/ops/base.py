@@ -47,7 +47,8 @@ class Operation:
     recipes as they are. ``noise(A, y, *args, **params) -> Variance``: the rule of `specs/noise-rules.md` section 5.
     ``bound(A, y, where, *args, **params)``: the any-order bound T_det at the elements ``where``.
     ``rejudge(A, order, y, where, ...)``: exact own variance at ``where`` from the partial sums of ``order``, or None.
-    ``kind`` selects the row limits (section 2.2) and how a result is judged. ``cost(*args)``: multiply-adds per call.
+    ``kind`` selects the row limits (section 2.2) and how a result is judged. ``carried``: a row goes on from the row before and
+    errs with it, each head by one factor, so that neither rows nor elements err by themselves.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Operation:
     noise: Callable[..., Variance] = exact
     bound: Callable[..., Array] = no_bound
     rejudge: Callable[..., Array] | None = None
+    carried: bool = False
 
     def __repr__(self) -> str:
         return f"<operation {self.name}>"

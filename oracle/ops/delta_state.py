@@ -105,4 +105,4 @@ def bound(A: Arithmetic, y: Array, where: Where, start: Tensor, k: Tensor, v: Te
     return np.asarray(1.001 * bounds[where])
 
 
-delta_state = Operation("delta_state", "linear", axes, shape, formula, noise, bound)
+delta_state = Operation("delta_state", "linear", axes, shape, formula, noise, bound, carried=True)

@@ -17,6 +17,8 @@ from oracle.kit import Kit, Values
 from oracle.ops.base import Array, Operation, Tensor, Variance, Where, axes_of_first, shape_of_first
 from oracle.ops.swiglu import sigmoid
 
+# A small input of a nearly closed gate: the product has fewer bits.
+_SUBNORMAL = (2.0**-149) ** 2
 KINDS = ("sigmoid", "softplus")
 
 
@@ -41,10 +43,10 @@ def noise(A: Arithmetic, y: Array, x: Tensor, g: Tensor, *, kind: str) -> Varian
     if kind == "sigmoid":
         inherited = np.square(x.data * s * (1 - s)) * vz + np.square(s) * x.variance()
         flush = np.where(z < -87.3, np.square(2.0**-126 * np.abs(x.data)), 0.0)
-        return Variance(inherited, np.square(y) * A.w3 * (3 + 4 * np.square(1 - s)) + flush)
+        return Variance(inherited, np.square(y) * A.w3 * (3 + 4 * np.square(1 - s)) + flush + _SUBNORMAL)
     activated = np.maximum(z, 0) + np.log1p(np.exp(-np.abs(z)))
     inherited = np.square(x.data * s) * vz + np.square(activated) * x.variance()
-    return Variance(inherited, A.w3 * 5 * np.square(y))
+    return Variance(inherited, A.w3 * 5 * np.square(y) + _SUBNORMAL)
 
 
 def bound(A: Arithmetic, y: Array, where: Where, x: Tensor, g: Tensor, *, kind: str) -> Array:

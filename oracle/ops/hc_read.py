@@ -50,7 +50,7 @@ def noise(A: Arithmetic, y: Array, x: Tensor, g: Tensor, *, streams: int) -> Var
     a, b = summation.energy("sequential", streams)
     own = A.w3 * (gated * (3 + 4 * np.square(1 - s)) + b * gated).sum(1) / streams**2
     flush = np.square(2.0**-126 * np.where(by_stream(g.data, streams) < -87.3, n, 0.0)).sum(1)
-    return Variance(inherited, own + A.w3 * (a + (np.frexp(streams)[0] != 0.5)) * np.square(y) + flush)
+    return Variance(inherited, own + A.w3 * (a + (np.frexp(streams)[0] != 0.5)) * np.square(y) + flush + (2.0**-149) ** 2)
 
 
 def bound(A: Arithmetic, y: Array, where: Where, x: Tensor, g: Tensor, *, streams: int) -> Array:

@@ -35,13 +35,15 @@ def noise(A: Arithmetic, y: Array, state: Tensor, joint: Tensor) -> Variance:
     kept, new = np.square(s * state.data), np.square((1 - s) * t)
     # The gate's own error enters both terms; 1 - σ is rounded absolutely, by what σ near 1 leaves of it.
     gate = np.square(state.data - t) * np.square(s) * (2 + 4 * np.square(1 - s))
-    return Variance(inherited, A.w3 * (gate + kept + new * 4 + np.square(t) * np.square(1 - s) + np.square(y)))
+    flush = np.where(joint.data[:, GATE] < -87.3, np.square(2.0**-126 * state.data), 0.0)
+    return Variance(inherited, A.w3 * (gate + kept + new * 4 + np.square(t) * np.square(1 - s) + np.square(y)) + flush + (2.0**-149) ** 2)
 
 
 def bound(A: Arithmetic, y: Array, where: Where, state: Tensor, joint: Tensor) -> Array:
     t = np.tanh(joint.data[:, CANDIDATE])
     reach = np.abs(state.data) + np.abs(t)
-    return np.asarray(reach[where] * 12 * F32.u + 2.0**-148)
+    flush = np.where(joint.data[:, GATE] < -87.3, 2.0**-125 * np.abs(state.data), 0.0)
+    return np.asarray(reach[where] * 12 * F32.u + flush[where] + 2.0**-148)
 
 
 markov_state = Operation("markov_state", "elementwise", axes_of_first, shape_of_first, formula, noise, bound)

@@ -30,7 +30,7 @@ def noise(A: Arithmetic, y: Array, gate: Tensor, up: Tensor) -> Variance:
     own = np.square(y) * A.w3 * (4 + 4 * np.square(1 - s))
     # Where e^-g overflows f32 the sigmoid is subnormal and engines return 0: an absolute error, not a relative one.
     flush = np.where(g < -87.3, np.square(2.0**-126 * np.abs(g * h)), 0.0)
-    return Variance(inherited, own + flush)
+    return Variance(inherited, own + flush + (2.0**-149) ** 2)
 
 
 def bound(A: Arithmetic, y: Array, where: Where, gate: Tensor, up: Tensor) -> Array:

@@ -80,7 +80,8 @@ def test_describe_states_every_key_in_force(ctx: Context) -> None:
     config = small_config(window_rule="SINK_RING", window=2048, sink=64, eps=1e-6)
     with ctx.drafter(config, small_weights()) as drafter:
         described = drafter.describe()
-    assert set(described) == set(config) | {"tap_norm", "ctx_layernorm", "attn_gate"}
+    optional = {"tap_norm", "ctx_layernorm", "attn_gate", "anchor_layout", "draft_vocab", "markov", "confidence"}
+    assert set(described) == set(config) | optional
     assert float(described["eps"]) == 1e-6
     assert (described["window"], described["sink"], described["sliding"]) == ("2048", "64", "1,1")
 

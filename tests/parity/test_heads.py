@@ -16,8 +16,10 @@ from oracle.readings import Fault, Faulty, Reading, Rounded
 from parity.candidates import execute, parse
 from parity.case import Case
 from parity.comparing import compare_dump
-from parity.errors import CandidateError, UsageError
+from parity.errors import UsageError
 from parity.making import drafter_case
+from parity.models import open_case_model
+from parity.native_drafter import fused_config, known
 from parity.recording import record
 from parity.report import Report
 from tests.artifacts.test_artifact_heads import DFLASH2, DSPARK, FEWER
@@ -41,6 +43,12 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Case]:
     return {name: one(name) for name in KINDS}
 
 
+@pytest.fixture(scope="module")
+def rotating(tmp_path_factory: pytest.TempPathFactory) -> Case:
+    made = make_artifact("laguna", "tiny", "f32", tmp_path_factory.mktemp("laguna"), seed=3, role="drafter", window=6)
+    return drafter_case(made[0], made[1], family="laguna", dialect={"engine": "mlx-vlm"}, appends=(9, 4), accepts=(2,), seed=4)
+
+
 def judged(case: Case, out: Path, reading: Reading, mode: str = "local") -> Report:
     with DumpWriter(out, case.describe(), {"candidate": "test"}) as writer:
         record(case, reading, writer, F32)
@@ -56,13 +64,26 @@ def test_healthy_candidates_agree_in_both_modes(name: str, cases: dict[str, Case
     assert all(m.verdict in ("agree", "tie") for m in picks)
 
 
-@pytest.mark.parametrize("name", KINDS)
-def test_the_cpu_library_agrees_op_by_op_and_its_fused_drafter_declines(name: str, cases: dict[str, Case], tmp_path: Path) -> None:
-    execute(parse("cpu", "op"), cases[name], tmp_path / "d", None, threads=1)
-    report = compare_dump(cases[name], open_dump(tmp_path / "d"), arithmetics.named("cpu"), mode="local")
-    assert report.verdict == "parity", report.divergences[:2]
-    with pytest.raises((UsageError, CandidateError), match="use --entry op"):
-        execute(parse("cpu", "fused"), cases[name], tmp_path / "e", None, threads=1)
+@pytest.mark.parametrize("name", [*KINDS, "rotating cache"])
+def test_the_cpu_library_agrees_op_by_op_and_fused_bit_for_bit(name: str, cases: dict[str, Case], rotating: Case, tmp_path: Path) -> None:
+    case = cases.get(name, rotating)
+    for entry in ("op", "fused"):
+        execute(parse("cpu", entry), case, tmp_path / entry, None, threads=1)
+    one, other = (open_dump(tmp_path / entry) for entry in ("op", "fused"))
+    report = compare_dump(case, other, arithmetics.named("cpu"), members=3)
+    assert report.verdict == "parity" and not report.unseen, report.divergences[:2]
+    assert len(list(one.records())) == len(list(other.records()))
+    for stage in one.records():
+        found = other.get(stage.step, stage.stage)
+        assert found is not None and np.array_equal(stage.float64(), found.float64()), stage.stage
+
+
+def test_a_library_of_abi_1_0_is_not_asked_for_heads(cases: dict[str, Case], rotating: Case) -> None:
+    for case, key in ((cases["dflash 2"], "conv_taps, selector_rank"), (cases["rnn"], "markov, confidence"), (rotating, "W_CACHE")):
+        drafter = open_case_model(case).drafter
+        assert drafter is not None
+        with pytest.raises(UsageError, match=f"{key}.*dlab.h 1.1"):
+            known(fused_config(drafter), (1, 0))
 
 
 @pytest.mark.parametrize("stage", ["attn_kernel", "attn_conv_in", "attn_conv_out", "mlp_conv_in", "mlp_conv_out"])
