@@ -1,6 +1,5 @@
 #include "config.hpp"
 
-#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -230,24 +229,20 @@ std::string Config::text() const {
   return text;
 }
 
-int64_t Config::width(int64_t appended) const {
-  return window_rule == WindowRule::Cache ? window - 1 + std::max<int64_t>(appended, 1) : window;
-}
-
-bool Config::sees(int64_t layer, int64_t q, int64_t k, int64_t anchor, bool in_context, int64_t width) const {
+bool Config::sees(int64_t layer, int64_t q, int64_t k, int64_t anchor, bool in_context, bool held) const {
   const int64_t delta = q - k;
   if (causal[static_cast<size_t>(layer)] && delta < 0) return false;
   if (!sliding[static_cast<size_t>(layer)]) return true;
   switch (window_rule) {
     case WindowRule::None:
     case WindowRule::SinkRing: return true;
-    case WindowRule::Lt: return std::abs(delta) < width;
-    case WindowRule::LtLeft: return delta < width;
-    case WindowRule::Le: return std::abs(delta) <= width;
-    case WindowRule::LtContext: return !in_context || delta < width;
-    case WindowRule::Anchor: return !in_context || k >= anchor - width;
-    case WindowRule::Cache:
-    case WindowRule::Ring: return !in_context || k >= anchor - (width - 1);
+    case WindowRule::Lt: return std::abs(delta) < window;
+    case WindowRule::LtLeft: return delta < window;
+    case WindowRule::Le: return std::abs(delta) <= window;
+    case WindowRule::LtContext: return !in_context || delta < window;
+    case WindowRule::Anchor: return !in_context || k >= anchor - window;
+    case WindowRule::Cache: return !in_context || held;
+    case WindowRule::Ring: return !in_context || k >= anchor - (window - 1);
   }
   return false;
 }

@@ -36,12 +36,11 @@ struct Config {
   int64_t feature_width() const { return n_taps * target_hidden; }
   bool evicts() const { return window_rule == WindowRule::SinkRing; }
 
-  // The window in force after an append of so many rows: a rotating cache's depends on it.
-  int64_t width(int64_t appended) const;
+  bool rotates() const { return window_rule == WindowRule::Cache; }
 
   // May the query row at position q see the cell at position k? anchor: position of the block's first row; in_context: the cell is a
-  // context cell; width: the window in force.
-  bool sees(int64_t layer, int64_t q, int64_t k, int64_t anchor, bool in_context, int64_t width) const;
+  // context cell; held: a rotating cache holds it.
+  bool sees(int64_t layer, int64_t q, int64_t k, int64_t anchor, bool in_context, bool held) const;
 };
 
 }  // namespace dlab

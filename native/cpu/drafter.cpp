@@ -133,6 +133,7 @@ void dlab_drafter::truncate(int64_t kept) {
     cache.k.resize(positions.size() * static_cast<size_t>(config.cell_width()));
     cache.v.resize(cache.k.size());
   }
+  exposed.erase(std::lower_bound(exposed.begin(), exposed.end(), kept), exposed.end());
   length = kept;
   if (kept <= config.sink) dropped = 0;
 }
@@ -160,6 +161,7 @@ void dlab_drafter::append(Rows taps, int64_t pos0) {
   }
   // Reserve first: from here on nothing fails, so the context changes as a whole or not at all.
   const std::vector<int64_t> added = consecutive(pos0, rows);
+  std::vector<int64_t> turned = rotated(pos0, rows);
   positions.reserve(positions.size() + added.size());
   for (size_t l = 0; l < fresh.size(); ++l) {
     caches[l].k.reserve(caches[l].k.size() + fresh[l].k.size());
@@ -172,7 +174,19 @@ void dlab_drafter::append(Rows taps, int64_t pos0) {
     caches[l].v.insert(caches[l].v.end(), fresh[l].v.begin(), fresh[l].v.end());
   }
   length = pos0 + rows;
-  appended = rows;
+  exposed = std::move(turned);
+}
+
+// What a rotating cache of W - 1 rows holds after rows pos0 .. were appended: W - 2 of what it held, and the last W - 1 of the new ones.
+std::vector<int64_t> dlab_drafter::rotated(int64_t pos0, int64_t rows) const {
+  if (!config.rotates()) return {};
+  std::vector<int64_t> held(exposed.begin(), std::lower_bound(exposed.begin(), exposed.end(), pos0));
+  const int64_t kept = std::max<int64_t>(config.window - 2, 0), size = static_cast<int64_t>(held.size());
+  if (size > kept) held.erase(held.begin(), held.begin() + (size - kept));
+  const int64_t taken = std::min(rows, config.window - 1);
+  const std::vector<int64_t> added = consecutive(pos0 + rows - taken, taken);
+  held.insert(held.end(), added.begin(), added.end());
+  return held;
 }
 
 Values dlab_drafter::attend(int64_t index, const Block& block, const Values& q, const Values& k, const Values& v) {
@@ -189,12 +203,12 @@ Values dlab_drafter::attend(int64_t index, const Block& block, const Values& q, 
   const Values keys = join(cache.k, k), vals = join(cache.v, v);
   emit(path + "k_cells", keys.data(), 0, {cells, config.kv_heads, config.head_dim});
   emit(path + "v_cells", vals.data(), 0, {cells, config.kv_heads, config.head_dim});
-  const int64_t width = config.width(appended);
   std::vector<uint8_t> visible(static_cast<size_t>(block.rows * cells));
   for (int64_t r = 0; r < block.rows; ++r)
     for (int64_t c = 0; c < cells; ++c) {
       const int64_t at = c < held ? positions[static_cast<size_t>(c)] : block.pos[static_cast<size_t>(c - held)];
-      visible[static_cast<size_t>(r * cells + c)] = config.sees(index, block.pos[static_cast<size_t>(r)], at, block.pos[0], c < held, width);
+      const bool exposes = c < held && config.rotates() && std::binary_search(exposed.begin(), exposed.end(), at);
+      visible[static_cast<size_t>(r * cells + c)] = config.sees(index, block.pos[static_cast<size_t>(r)], at, block.pos[0], c < held, exposes);
     }
   const auto cells_of = [&](const Values& x) {
     const auto* bytes = reinterpret_cast<const uint8_t*>(x.data());

@@ -75,6 +75,7 @@ struct dlab_drafter {
   struct Block;
 
   void require_held(int64_t kept) const;
+  std::vector<int64_t> rotated(int64_t pos0, int64_t rows) const;
   void layer(int64_t index, Block& block);
   Values attend(int64_t index, const Block& block, const Values& q, const Values& k, const Values& v);
   void evict();
@@ -107,5 +108,5 @@ struct dlab_drafter {
   std::vector<double> inv_freq;
   int64_t length = 0;   // rows committed
   int64_t dropped = 0;  // rows sink .. dropped-1 were evicted
-  int64_t appended = 0;  // rows of the last append
+  std::vector<int64_t> exposed;  // positions that a rotating cache still holds, ascending
 };

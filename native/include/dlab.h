@@ -250,8 +250,9 @@ DLAB_API int32_t dlab_apply(dlab_ctx* ctx, const char* op, const dlab_tensor* in
  *   rope.theta, rope.dim, rope.style (neox | interleaved), attn_scale, causal and sliding (comma lists of 0/1, one per layer),
  *   window_rule (none | W_LT | W_LT_left | W_LE | W_LT_ctx | W_ANCHOR | W_RING | SINK_RING), window (not for none), sink (only
  *   SINK_RING), embed_scale, output_multiplier, softcap (0: none).
- * Optional keys: tap_norm, ctx_layernorm (0 | 1), attn_gate (none | sigmoid | softplus); and of 1.1: window_rule=W_CACHE (as W_RING
- *   with a window of W - 1 + the rows of the last append), anchor_layout (fill_in | predict_next: whether the block's first row
+ * Optional keys: tap_norm, ctx_layernorm (0 | 1), attn_gate (none | sigmoid | softplus); and of 1.1: window_rule=W_CACHE (a rotating
+ *   cache of W - 1 rows: an append of S rows leaves W - 2 of those it held and takes the last min(S, W - 1); the block sees what it
+ *   holds), anchor_layout (fill_in | predict_next: whether the block's first row
  *   drafts), draft_vocab (rows of the head where they are fewer than vocab), conv_taps and conv_groups (DFlash 2's convolutions
  *   around both sublayers), selector_rank and selector_top_k, markov (vanilla | gated | rnn) and markov_rank, confidence (hidden |
  *   markov). A selector and a Markov or confidence head exclude each other.

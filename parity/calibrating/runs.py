@@ -12,8 +12,6 @@ from parity.calibrating.tally import Tally
 from parity.candidates import Candidate
 from parity.case import Case
 from parity.comparing import compare_dump
-from parity.errors import UsageError
-from parity.models import open_case_model
 from parity.report import Report
 
 Draw = Callable[[int, Path], Case]
@@ -40,16 +38,8 @@ def healthy() -> list[Candidate]:
 
 
 def takes(candidate: Candidate, case: Case) -> bool:
-    """Whether the candidate has all that the case needs: only the library's fused drafter may lack a part."""
-    from parity.native_drafter import fused_config
-
-    if candidate.entry != "fused":
-        return True
-    drafter = open_case_model(case).drafter
-    try:
-        return drafter is not None and bool(fused_config(drafter))
-    except UsageError:
-        return False
+    """Whether the candidate has what the case needs: the library's fused entry is a drafter."""
+    return candidate.entry != "fused" or case.role == "drafter"
 
 
 def healthy_reports(case: Case, root: Path, among: Iterable[Candidate]) -> Iterator[tuple[str, Report]]:

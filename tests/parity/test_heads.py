@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from dumps import DumpWriter, open_dump
 from oracle import arithmetic as arithmetics
 from oracle.artifacts import make_artifact
-from oracle.readings import Fault, Faulty, Reading, Rounded
+from oracle.readings import Fault, Faulty, Reading, Rounded, Stage
 from parity.candidates import execute, parse
 from parity.case import Case
 from parity.comparing import compare_dump
@@ -88,13 +88,13 @@ def test_a_library_of_abi_1_0_is_not_asked_for_heads(cases: dict[str, Case], rot
 
 @pytest.mark.parametrize("stage", ["attn_kernel", "attn_conv_in", "attn_conv_out", "mlp_conv_in", "mlp_conv_out"])
 def test_a_wrong_convolution_is_found_where_it_is(stage: str, cases: dict[str, Case], tmp_path: Path) -> None:
-    fault = Fault("scaled", f"draft.L1.{stage}", lambda made: made, None, None, lambda y: y * 1.001)
+    fault = Fault("scaled", f"draft.L1.{stage}", lambda made: made, None, None, lambda made, y: y * 1.001)
     report = judged(cases["dflash 2"], tmp_path / "d", Faulty(Rounded(F32), fault))
     assert {d.stage for d in report.divergences} == {f"draft.L1.{stage}"}
 
 
 def elsewhere(to: Callable[[float], float]) -> Fault:
-    return Fault("choice", "draft.row2.pick", lambda made: made, None, None, lambda y: np.array([to(float(v)) for v in y]))
+    return Fault("choice", "draft.row2.pick", lambda made: made, None, None, lambda made, y: np.array([to(float(v)) for v in y]))
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -122,7 +122,7 @@ def test_margins_of_the_selector_are_over_token_ids(cases: dict[str, Case], tmp_
 def test_candidates_of_a_selector_are_judged_as_a_set(cases: dict[str, Case], tmp_path: Path) -> None:
     """The last of them exchanged for token 7, in every row that does not have it: by its own logits another comes before."""
 
-    def exchanged(y: NDArray[np.float32]) -> NDArray[np.float32]:
+    def exchanged(made: Stage, y: NDArray[np.float32]) -> NDArray[np.float32]:
         out = y.copy()
         out[~(y == 7).any(1), -1] = 7
         return out
