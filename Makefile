@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 NATIVE := $(shell find native -name '*.cpp' -o -name '*.hpp' -o -name '*.h' -o -name '*.c' -o -name 'CMakeLists.txt')
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: parity test test-all test-peers bench calibration score native lint clean
+.PHONY: parity test test-all test-peers test-llama bench calibration score native lint clean
 
 parity: $(VENV)/.real native
 	$(BIN)/python -m parity.suite --out build/parity
@@ -18,6 +18,10 @@ test-all: $(VENV)/.dev $(VENV)/.real native lint
 
 test-peers: $(VENV)/.peers $(VENV)/.real native
 	$(BIN)/python -m pytest -m peers
+
+# Compiles llama.cpp first: about 15 minutes of one core.
+test-llama: $(VENV)/.llama $(VENV)/.real native
+	$(BIN)/python -m pytest -m peers tests/peers/test_llama_cpp.py
 
 bench: $(VENV)/.dev native
 	$(BIN)/parity bench
@@ -63,6 +67,10 @@ $(VENV)/.peers: $(VENV)/.dev
 	$(PIP) --no-build-isolation --editable ".[peers]"
 	$(PIP) "mlx[cpu]==0.32.4" pillow
 	$(PIP) --no-deps speculators==0.9.0 mlx-vlm==0.7.10
+	touch $@
+
+$(VENV)/.llama: $(VENV)/.dev
+	$(PIP) --no-build-isolation --editable ".[llama]"
 	touch $@
 
 clean:

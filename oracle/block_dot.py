@@ -78,6 +78,14 @@ class BlockDot(Weight):
         totals = totals + x[:, self.inner.width :] if self.summed else totals
         return _products(values, tile, SUB), _products(totals, minima, 1)
 
+    def rounded(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
+        """x [row, in] times the weight as a block kernel computes it: exact block sums, rounded and added in float32, [row, out]."""
+        out = np.empty((len(x), self.row_count), np.float32)
+        for start, stop in self.inner.spans(len(x)):
+            parts = (np.add.accumulate(p.astype(np.float32))[-1] for p in self.sums(x.astype(np.float64), start, stop))
+            out[:, start:stop] = sum(parts)
+        return out
+
     def energy(self, x: Array) -> Array:
         """Σ over the kernel's float32 roundings of their squared partial sums, in the mean over orders: [row, out].
 

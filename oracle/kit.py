@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oracle import summation
+from oracle.block_dot import BlockDot
 from oracle.weights import Weight
 
 Values = NDArray[Any]
@@ -33,6 +34,8 @@ class Kit:
         x = self.cast(x)
         if not isinstance(w, Weight):
             return self._dot(x, self.cast(w))
+        if isinstance(w, BlockDot) and self.dtype != np.float64:
+            return w.rounded(x)
         out = np.empty((*x.shape[:-1], w.row_count), self.dtype)
         for start, stop, tile in w.tiles(x.size // x.shape[-1] if x.size else 1):
             out[..., start:stop] = self._dot(x, self.cast(tile))

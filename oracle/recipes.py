@@ -40,6 +40,10 @@ class Rope:
         freq = self.theta ** (-np.arange(0, self.dim, 2, dtype=np.float64) / self.dim)
         return freq if self.factors is None else freq / np.asarray(self.factors, np.float64)
 
+    def angles(self, pos: Array) -> Array:
+        """Angles of positions float64 [row, head or 1, 1]: ``pos * f`` [row, head or 1, pair]."""
+        return np.asarray(pos * self.inv_freq())
+
 
 @dataclass(frozen=True)
 class Yarn:

@@ -18,7 +18,7 @@ from parity.errors import UsageError
 from parity.explain.patterns import recurrence
 from parity.explain.world import World
 from parity.judge import Judge
-from parity.local import Local
+from parity.local import EXPLAINED, Local
 from parity.models import Progress, declared_stages, open_case_model, run
 from parity.report import Divergence, Report
 from parity.rolled import Rolled
@@ -79,6 +79,7 @@ def compare_dump(
         report.margins += tape.margins
         report.timing["local_s"] = time.perf_counter() - began
         _storage(report, arithmetic, tape)
+        _activations(report, arithmetic)
     if "rolled" in report.modes:
         began = time.perf_counter()
         rolled = Rolled(case, dump, arithmetic, members)
@@ -140,6 +141,18 @@ def _storage(report: Report, arithmetic: Arithmetic, tape: Local) -> None:
         report.notes.append(
             f"storage: {len(stages)} stages hold only values representable in {dtype} ({names}), "
             f"while the declared arithmetic {arithmetic.name!r} stores f32: declare it (--arithmetic {dtype})"
+        )
+
+
+def _activations(report: Report, arithmetic: Arithmetic) -> None:
+    """Where all first divergences are roundings that an engine may do, say so: the declaration is wrong, not the engine."""
+    first = report.divergences[:EXPLAINED]
+    kinds = {d.explanations[0]["kind"].rpartition(".")[2] if d.explanations else "" for d in first}
+    if "activations" in kinds and kinds <= {"activations", "storage", "angles"}:
+        report.notes.append(
+            f"quantised activations: the first {len(first)} of {len(report.divergences)} divergences are what an engine does that rounds "
+            f"activations before its products, which {arithmetic.name!r} does not declare; judge it by what it does "
+            "(--arithmetic, see the explanations) before calling any of them a bug"
         )
 
 

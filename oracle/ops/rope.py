@@ -21,7 +21,7 @@ from oracle.recipes import Rope
 def angles(pos: Any, recipe: Rope) -> Array:
     """Angles ``pos * f``: positions [row] or [row, head] -> float64 [row, 1 or head, pair]."""
     p = np.asarray(pos, np.float64)
-    return np.asarray(p.reshape(len(p), -1, 1) * recipe.inv_freq())
+    return recipe.angles(p.reshape(len(p), -1, 1))
 
 
 def halves(x: NDArray[Any], recipe: Rope) -> tuple[NDArray[Any], NDArray[Any]]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from oracle.block_dot import narrowed
 from oracle.kit import EXACT
 from oracle.recipes import WINDOW_RULES, Visible
 from oracle.tensor import Array, Tensor
@@ -50,6 +51,7 @@ def without(v: Visible, missing: NDArray[np.bool_]) -> Visible | Seen:
 
 
 def hypotheses(s: Suspect) -> Iterator[Hypothesis]:
+    yield from _stored(s)
     v = s.stage.params["visible"]
     if isinstance(v, Visible):
         yield from _masks(s, v)
@@ -58,6 +60,16 @@ def hypotheses(s: Suspect) -> Iterator[Hypothesis]:
     yield from _heads(s)
     yield from _forms(s)
     yield from _cells(s)
+
+
+def _stored(s: Suspect) -> Iterator[Hypothesis]:
+    """Queries and probabilities rounded before their products, as engines do that keep keys and values in 16 bits."""
+    q, k, v = s.stage.args
+    for store in ("f16", "bf16") if s.stage.params.get("probabilities", "f32") == "f32" else ():
+        text = f"quantised activations, not a bug: queries and probabilities rounded to {store} before their products"
+        text += " (--arithmetic llama.cpp-cpu)" if store == "f16" else f" (--arithmetic …,probabilities={store},use=*.attn:{store})"
+        call = with_params(with_args(s.stage, narrowed(store, q), k, v), probabilities=store)
+        yield Hypothesis("attention.activations", text, call, parameters={"use": store, "probabilities": store})
 
 
 def _masks(s: Suspect, v: Visible) -> Iterator[Hypothesis]:

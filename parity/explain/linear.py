@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oracle import policies
+from oracle.block_dot import BlockDot, seen
 from oracle.floats import BF16, F16
 from oracle.tensor import Array, Tensor
 from oracle.weights import Weight
@@ -16,7 +17,6 @@ from parity.explain.base import Hypothesis, Suspect, mapped, rounder, scaled, sh
 from parity.explain.general import constant_ratio
 
 MAX_COPIED = 1 << 22
-POLICIES = (("bf16", "bf16"), ("f16", "f16"), ("q8_0", "Q8_0 blocks"), ("q8_k", "Q8_K blocks"))
 
 
 def hypotheses(s: Suspect) -> Iterator[Hypothesis]:
@@ -25,7 +25,7 @@ def hypotheses(s: Suspect) -> Iterator[Hypothesis]:
         yield Hypothesis("linear.bias", "the bias left out", with_args(s.stage, x, w))
         twice = Weight.of(2 * bias[0].array(), bias[0].axes, "f64", bias[0].name)
         yield Hypothesis("linear.bias", "the bias added twice", with_args(s.stage, x, w, twice))
-    yield from _activations(s, x)
+    yield from _activations(s, x, w)
     yield from _scale(s)
     yield from _permuted(s)
     yield from _inputs(s, x)
@@ -92,19 +92,25 @@ def matched_columns(y: Array, c: Array) -> NDArray[np.intp] | None:
     return order if moved and not np.array_equal(order, np.arange(len(order))) else None
 
 
-def _activations(s: Suspect, x: Tensor) -> Iterator[Hypothesis]:
-    flat = x.data.reshape(len(x.data), -1)
-    for policy, text in POLICIES:
-        if policy.startswith("q8") and flat.shape[1] % (32 if policy == "q8_0" else 256):
+def _activations(s: Suspect, x: Tensor, w: Weight) -> Iterator[Hypothesis]:
+    """Each activation policy; what ggml does with weights of this format is tried, and named, first, its block sums included."""
+    if isinstance(w, BlockDot):
+        return
+    usual, flat = policies.resolved("ggml", w.stored), x.data.reshape(len(x.data), -1)
+    for policy in sorted(policies.PLAIN[1:], key=lambda p: p != usual):
+        name, _, how = policy.partition("-")
+        if flat.shape[1] % policies.block(policy) or (name == "q8_1" and policy != usual):
             continue
-        seen = Tensor(policies.apply(policy, flat).reshape(x.data.shape), x.axes)
-        if not np.array_equal(seen.data, x.data):
-            yield Hypothesis(
-                "linear.activations",
-                f"quantised activations, not a bug: the input rounded to {text} first (--arithmetic …,use={policy})",
-                with_arg(s.stage, 0, seen),
-                parameters={"use": policy},
-            )
+        plain = Tensor(policies.apply(policy, flat).reshape(x.data.shape), x.axes)
+        if np.array_equal(plain.data, x.data):
+            continue
+        text = f"{name.upper()} blocks{f' ({how.upper()} rounding)' if how else ''}" if name.startswith("q8") else name
+        declare = f"(--arithmetic …,use={policy})"
+        if policy == usual:
+            declare = f"as ggml does on a CPU with {w.stored} weights (--arithmetic llama.cpp-cpu, or …,use={policy})"
+        call = with_args(s.stage, *(seen(policy, x, w) if policy == usual else (plain, w)), *s.stage.args[2:])
+        text = f"quantised activations, not a bug: the input rounded to {text} first {declare}"
+        yield Hypothesis("linear.activations", text, call, parameters={"use": policy})
 
 
 def _inputs(s: Suspect, x: Tensor) -> Iterator[Hypothesis]:

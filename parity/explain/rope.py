@@ -24,8 +24,23 @@ THETA_RANGE, GRID, FITTED_ROWS = (1e2, 1e9), 20000, 4
 Positions = NDArray[np.int64]
 
 
+class Float32Rope(Rope):
+    """Angles formed in float32 by repeated multiplication, pair after pair, as ggml does on a CPU (``ggml_rope_cache_init``)."""
+
+    def angles(self, pos: Array) -> Array:
+        step = np.float32(self.theta) ** np.float32(-2 / self.dim)
+        chain = [pos[..., 0].astype(np.float32)]
+        for _ in range(1, self.dim // 2):
+            chain.append(chain[-1] * step)
+        found = np.stack(chain, -1)
+        return np.asarray(found if self.factors is None else found / np.asarray(self.factors, np.float32), np.float64)
+
+
 def hypotheses(s: Suspect) -> Iterator[Hypothesis]:
     x, pos, recipe = s.stage.args
+    single = Float32Rope(recipe.theta, recipe.dim, recipe.style, recipe.factors, recipe.attention_factor)
+    text = "angles formed in float32 by repeated multiplication, not a bug (--arithmetic …,angles=f32-product)"
+    yield Hypothesis("rope.angles", text, with_args(s.stage, x, pos, single), parameters={"angles": "f32-product"})
     pos2 = np.broadcast_to(np.asarray(pos, np.int64).reshape(len(x.data), -1), x.data.shape[:2])
     for variant, kind, name in variants(recipe, x.data.shape[-1]):
         # A change of the recipe alone comes before the same change with another position or theta.
