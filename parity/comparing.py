@@ -148,7 +148,7 @@ def _activations(report: Report, arithmetic: Arithmetic) -> None:
     """Where all first divergences are roundings that an engine may do, say so: the declaration is wrong, not the engine."""
     first = report.divergences[:EXPLAINED]
     kinds = {d.explanations[0]["kind"].rpartition(".")[2] if d.explanations else "" for d in first}
-    if "activations" in kinds and kinds <= {"activations", "storage", "angles"}:
+    if "activations" in kinds and kinds <= {"activations", "storage", "dtype", "angles"}:
         report.notes.append(
             f"quantised activations: the first {len(first)} of {len(report.divergences)} divergences are what an engine does that rounds "
             f"activations before its products, which {arithmetic.name!r} does not declare; judge it by what it does "
