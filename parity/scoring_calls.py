@@ -20,6 +20,7 @@ from oracle.faults import KINDS, parse
 from oracle.readings import Exact, Fault, Noise, Reading, Stage
 from oracle.tensor import Array, Tensor
 from parity.case import Case
+from parity.explain.world import World
 from parity.faults import KINDS as ALL
 from parity.judge import Judge
 from parity.local import Local
@@ -77,6 +78,13 @@ class Overlay(MemoryDump):
         super().__init__(base.case, base.provenance)
         self.base = base
 
+    @property
+    def steps(self) -> tuple[int, ...]:
+        return self.base.steps
+
+    def stages(self, step: int) -> tuple[str, ...]:
+        return self.base.stages(step)
+
     def get(self, step: int, stage: str) -> MemoryRecord | None:
         return super().get(step, stage) or self.base.get(step, stage)
 
@@ -102,7 +110,7 @@ def places(calls: list[tuple[int, str, str, tuple[int, ...], tuple[str, ...]]], 
 
 
 # Their own parameters say which rows or cells, or they change the shape.
-WHOLE = ("values.rows", "values.swapped", "values.stride", "values.torn", "router.top_k", "mask.embedding", "attention.extra")
+WHOLE = ("values.rows", "values.heads", "values.swapped", "values.stride", "values.torn", "router.top_k", "mask.embedding", "attention.extra")
 
 
 def _extent(rng: np.random.Generator, kind: str, shape: tuple[int, ...], axes: tuple[str, ...]) -> str:
@@ -124,7 +132,8 @@ class Planter:
 
     def __init__(self, case: Case, dump: MemoryDump, inner: Reading, arithmetic: Arithmetic, count: int, candidate: str) -> None:
         self.case, self.dump, self.inner, self.arithmetic, self.candidate = case, dump, inner, arithmetic, candidate
-        self.clean = Local(dump, arithmetic, Judge(arithmetic, count))
+        self.world = World(dump, case)
+        self.clean = Local(dump, arithmetic, Judge(arithmetic, count), world=self.world)
         self.sight = Sight(arithmetic, count)
         self.plans: list[Plan] = []
 
@@ -182,7 +191,10 @@ class Planter:
             planted = fault.planted(self.inner, narrow, good)
         overlay = Overlay(self.dump)
         Recorder(overlay, self.arithmetic)(stage, planted, reading)
-        local = Local(overlay, self.arithmetic, self.clean.judge)
+        world = World(overlay, self.case)
+        # The calls of the case are the same for every overlay of its dump.
+        world.__dict__["calls"] = self.world.calls
+        local = Local(overlay, self.arithmetic, self.clean.judge, world=world)
         local.scores.latest, local.vocab, local.blocks = before
         local(stage, y, reading)
         return local.divergences, local.stages
@@ -215,18 +227,25 @@ def placed(d: Divergence, differs: NDArray[np.bool_], factors: Array, axes: tupl
 
 
 # What a verdict of `invalid` says by itself.
-INVALID = {"shape": ("dump.short", "context.crop", "context.proposals", "state.rollback", "moe.top_k"), "nan": ("values.nan", "dump.nan")}
+INVALID = {
+    "shape": ("dump.short", "context.crop", "context.proposals", "state.rollback", "router.top_k"),
+    "nan": ("values.nan", "dump.nan"),
+}
 
 
 def named(d: Divergence, kind: str) -> tuple[int, str]:
-    """Place of the kind (or of one that can make the same values) among the explanations, and the first of them."""
+    """Place of the kind (or of one that can make the same values) among the explanations, ties counting as one place; and the first."""
     alike = {kind, *ALL[kind].alike}
     kinds = [e["kind"] for e in d.explanations]
     if not kinds and d.what:
         word = "shape" if d.what.startswith("shape") else "nan" if d.what.startswith(("nan", "inf", "-inf")) else ""
         return int(kind in INVALID.get(word, ())), d.what
     said = f"{kinds[0]}: {d.explanations[0]['text']}" if kinds else ""
-    return next((i + 1 for i, k in enumerate(kinds) if k in alike), 0), said
+    at = next((i for i, k in enumerate(kinds) if k in alike), None)
+    if at is None:
+        return 0, said
+    # What the data cannot tell from the first explanation stands beside it, not behind it.
+    return (1 if all(e.get("tie") for e in d.explanations[1 : at + 1]) else at + 1), said
 
 
 def calls_of(case: Case) -> list[tuple[int, str, str, tuple[int, ...], tuple[str, ...]]]:

@@ -171,5 +171,5 @@ def sampled_calls(
         dump = MemoryDump(case.describe(), {"candidate": candidate, "fault": text})
         record_planted(case, reading, text, dump, A, Path())
         said = [d.stage for d in judged(case, dump, candidate).divergences]
-        changed_shape = text.startswith("moe.top_k")
+        changed_shape = text.startswith("router.top_k")
         yield text, bool(said) and said[0] == stage and (changed_shape or set(said) == {stage})

@@ -98,7 +98,7 @@ def _order(_: Options) -> Plant:
 
 KINDS = (
     Kind(
-        "cells.neighbour",
+        "cells.stale",
         OPS,
         "*.k_cells",
         {"cell": "-1", "from": "-1"},
@@ -109,7 +109,7 @@ KINDS = (
         ("cell=-1,from=-1", "cell=0,from=1"),
     ),
     Kind(
-        "cells.shifted",
+        "cells.shift",
         OPS,
         "*.v_cells",
         {"by": "1"},
@@ -142,7 +142,7 @@ KINDS = (
         ("K35", "K20"),
         "period",
         ("period=16", "period=8"),
-        alike=("cells.neighbour", "cells.shifted"),
+        alike=("cells.stale", "cells.shift"),
     ),
-    Kind("cells.order", OPS, "*.k_cells", {}, _order, "the rows' own cells before the context's", ("K20",), alike=("cells.shifted",)),
+    Kind("cells.order", OPS, "*.k_cells", {}, _order, "the rows' own cells before the context's", ("K20",), alike=("cells.shift",)),
 )

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from oracle.faults.grammar import Options
 from oracle.faults.kind import Kind, Plant, args, need, params
+from oracle.faults.linear import other_weight
 from oracle.kit import EXACT
 from oracle.ops import OPS
 from oracle.ops.expert_linear import indices
@@ -60,13 +61,11 @@ def _scale(o: Options) -> Plant:
     return Plant(edit)
 
 
-def _bias(o: Options) -> Plant:
+def _bias(where: str) -> Plant:
     """The selection without its bias, or weights of score + bias: the same layer's selection, seen just before, has it."""
-    where = o.choice("where", "selection", "weights")
     biases: dict[str, Weight | None] = {}
 
     def edit(stage: Stage) -> Stage:
-        need((stage.op.name == "select") == (where == "selection"), "another place")
         if where == "selection":
             need(len(stage.args) > 1 and stage.args[1] is not None, "no selection bias")
             return args(stage, stage.args[0], None)
@@ -118,7 +117,7 @@ def _last(_: Options) -> Plant:
 
 KINDS = (
     Kind(
-        "moe.scores",
+        "router.scores",
         ("sigmoid", "softmax"),
         "*.router_scores",
         {},
@@ -128,19 +127,7 @@ KINDS = (
         knobs={"router scores": ""},
     ),
     Kind(
-        "moe.bias",
-        ("select", "expert_weights"),
-        "*",
-        {"where": "selection"},
-        _bias,
-        "experts selected without the selection bias, or the bias counted in their weights",
-        ("K34",),
-        "where",
-        ("where=selection", "where=weights"),
-        {"selection bias": "where=selection", "bias not in the weights": "where=weights"},
-    ),
-    Kind(
-        "moe.top_k",
+        "router.top_k",
         ("select",),
         "*.selected",
         {"delta": "-1"},
@@ -152,7 +139,7 @@ KINDS = (
         {"number of experts": "delta=-1"},
     ),
     Kind(
-        "moe.renormalise",
+        "experts.renormalise",
         ("expert_weights",),
         "*.expert_weights",
         {},
@@ -162,7 +149,7 @@ KINDS = (
         knobs={"renormalisation": ""},
     ),
     Kind(
-        "moe.scale",
+        "experts.scale",
         ("expert_weights",),
         "*.expert_weights",
         {"times": "0"},
@@ -175,7 +162,7 @@ KINDS = (
         ("values.scale",),
     ),
     Kind(
-        "moe.order",
+        "experts.order",
         ("expert_weights",),
         "*.expert_weights",
         {},
@@ -185,7 +172,7 @@ KINDS = (
         alike=("linear.permuted",),
     ),
     Kind(
-        "moe.expert",
+        "experts.index",
         ("expert_linear",),
         "*.expert_gate",
         {},
@@ -193,5 +180,37 @@ KINDS = (
         "the next expert's matrix in place of the selected one's",
         ("K35", "K14"),
     ),
-    Kind("moe.rank", ("expert_sum",), "*.expert_out", {}, _last, "the last rank left out of the sum", ("K31", "K34")),
+    Kind("experts.last", ("expert_sum",), "*.expert_out", {}, _last, "the last rank left out of the sum", ("K31", "K34")),
+    Kind(
+        "router.bias",
+        ("select",),
+        "*.selected",
+        {},
+        lambda o: _bias("selection"),
+        "experts selected without the selection bias",
+        ("K34",),
+        knobs={"selection bias": ""},
+    ),
+    Kind(
+        "experts.bias",
+        ("expert_weights",),
+        "*.expert_weights",
+        {},
+        lambda o: _bias("weights"),
+        "the selection bias counted in the weights",
+        ("K34",),
+        knobs={"bias not in the weights": ""},
+    ),
+    Kind(
+        "experts.other",
+        ("expert_linear",),
+        "*.expert_up",
+        {"of": "any"},
+        other_weight,
+        "another projection's matrices, or the layer's before",
+        ("K14", "K34"),
+        "of",
+        ("of=expert_gate", "of=layer"),
+        alike=("linear.other",),
+    ),
 )

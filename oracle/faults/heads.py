@@ -92,7 +92,7 @@ KINDS = (
     ),
     Kind("conv.base", ("dynamic_conv",), "*", {}, _base, "the fixed part of the kernel left out", ("K15",), knobs={"fixed kernel": ""}),
     Kind(
-        "selector.codebooks",
+        "selector.books",
         ("selector_scores",),
         "*",
         {},

@@ -79,7 +79,7 @@ def _permuted(o: Options) -> Plant:
     return Plant(edit)
 
 
-def _other(o: Options) -> Plant:
+def other_weight(o: Options) -> Plant:
     """Calls are seen in order: a weight of the same layer (of=k_raw) or of the layer before (of=layer) must have come first."""
     of = o["of"]
     seen: dict[str, Any] = {}
@@ -205,14 +205,14 @@ KINDS = (
         "how",
         ("how=pairs", "how=halves", "how=heads"),
         {"order of heads": "how=heads"},
-        ("attention.gqa",),
+        ("attention.gqa", "values.heads"),
     ),
     Kind(
-        "linear.weight",
-        ("linear", "expert_linear"),
+        "linear.other",
+        OPS,
         "*.v",
         {"of": "any"},
-        _other,
+        other_weight,
         "another tensor of the same shape: a stage of the same layer (of=k_raw, mlp_gate) or the layer before (of=layer)",
         ("K14", "K34"),
         "of",
@@ -230,7 +230,7 @@ KINDS = (
         ("how=nibbles", "how=scales"),
     ),
     Kind(
-        "linear.weights",
+        "linear.cast",
         OPS,
         "*.o",
         {"dtype": "bf16"},

@@ -218,7 +218,7 @@ KINDS = (
         knobs={"gate activation": ""},
     ),
     Kind("gate.missing", ("gate", "stream_gate"), "*", {}, _gate_missing, "the gate left out", ("K6", "K34"), knobs={"gate": ""}),
-    Kind("gate.heads", ("gate",), "*.attn_gated", {}, _gate_order, "the gates of the heads turned by one", ("K13", "K14")),
+    Kind("gate.order", ("gate",), "*.attn_gated", {}, _gate_order, "the gates of the heads turned by one", ("K13", "K14")),
     Kind(
         "gate.input",
         ("gate",),
@@ -288,7 +288,7 @@ KINDS = (
         ("values.scale",),
     ),
     Kind(
-        "embed.token",
+        "gather.ids",
         ("gather",),
         "*.embed",
         {"offset": "1"},
@@ -311,7 +311,7 @@ KINDS = (
         ("values.zero",),
     ),
     Kind(
-        "activation.kind",
+        "silu.activation",
         ("silu",),
         "*",
         {"kind": "none"},
@@ -323,7 +323,7 @@ KINDS = (
         {"SiLU": "kind=none"},
     ),
     Kind(
-        "activation.scale",
+        "silu.scale",
         ("silu", "squash"),
         "*",
         {},
@@ -333,7 +333,7 @@ KINDS = (
         knobs={"scale over the streams": ""},
     ),
     Kind(
-        "activation.gain",
+        "squash.gain",
         ("squash",),
         "*",
         {},
@@ -343,5 +343,5 @@ KINDS = (
         knobs={"write gain": ""},
         alike=("values.scale",),
     ),
-    Kind("activation.missing", ("sigmoid",), "*", {}, _no_sigmoid, "no sigmoid", ("K17", "K34")),
+    Kind("sigmoid.missing", ("sigmoid",), "*", {}, _no_sigmoid, "no sigmoid", ("K17", "K34")),
 )

@@ -164,11 +164,8 @@ def _half(_: Options) -> Plant:
     return Plant(edit)
 
 
-def _decay(o: Options) -> Plant:
-    how = o.choice("how", "missing", "bias", "sign")
-
+def _decay(how: str) -> Plant:
     def edit(stage: Stage) -> Stage:
-        need((stage.op.name == "delta_state") == (how == "missing"), "another part of the decay")
         if how == "missing":
             return _filled(stage, 3, 0.0)
         a, a_log, dt = stage.args
@@ -203,9 +200,8 @@ def _streams(_: Options) -> Plant:
     return Plant(edit)
 
 
-def _index(o: Options) -> Plant:
+def _index(how: str) -> Plant:
     """Negative products of the heads not cut (relu), or the scale left out (scale)."""
-    how = o.choice("how", "relu", "scale")
 
     def edit(stage: Stage) -> Stage:
         return params(stage, scale=1.0) if how == "scale" else stage
@@ -217,11 +213,15 @@ def _index(o: Options) -> Plant:
     return Plant(edit, after)
 
 
-def _history_lost(_: Options) -> Plant:
-    """The tokens before the first of the window read as end marks."""
+def _hash(o: Options) -> Plant:
+    """The tokens before the first of the window read as end marks (history), or every row hashed as the row before it (row)."""
+    how = o.choice("how", "history", "row")
 
     def edit(stage: Stage) -> Stage:
         table, ids, history, recipe = stage.args
+        if how == "row":
+            need(len(ids) > 1, "a single row")
+            return args(stage, table, np.concatenate([history[-1:], ids[:-1]]), history, recipe)
         blank = np.full_like(history, recipe.end)
         need(not np.array_equal(blank, history), "no token before")
         return args(stage, table, ids, blank, recipe)
@@ -229,22 +229,11 @@ def _history_lost(_: Options) -> Plant:
     return Plant(edit)
 
 
-def _late(_: Options) -> Plant:
-    """Every row hashed as the row before it."""
-
-    def edit(stage: Stage) -> Stage:
-        table, ids, history, recipe = stage.args
-        need(len(ids) > 1, "a single row")
-        return args(stage, table, np.concatenate([history[-1:], ids[:-1]]), history, recipe)
-
-    return Plant(edit)
-
-
 KINDS = (
     Kind("delta.beta", ("delta_state",), "*", {}, _no_beta, "every row written with full strength", ("K34",), knobs={"write strength": ""}),
-    Kind("delta.start", ("delta_state",), "*", {}, _lost, "the state before the window lost", ("K22",), knobs={"state carried": ""}),
+    Kind("delta.lost", ("delta_state",), "*", {}, _lost, "the state before the window lost", ("K22",), knobs={"state carried": ""}),
     Kind(
-        "delta.rule",
+        "delta.order",
         ("delta_state",),
         "*",
         {},
@@ -254,7 +243,7 @@ KINDS = (
         knobs={"decay before the read": ""},
     ),
     Kind(
-        "delta.read",
+        "delta.transposed",
         ("delta_read",),
         "*",
         {},
@@ -274,7 +263,7 @@ KINDS = (
         knobs={"map of key heads": ""},
     ),
     Kind(
-        "conv.history",
+        "short_conv.history",
         ("short_conv",),
         "*",
         {},
@@ -283,9 +272,9 @@ KINDS = (
         ("K22", "K4"),
         knobs={"history of the convolution": ""},
     ),
-    Kind("conv.dilation", ("short_conv",), "*", {}, _dilation, "no dilation", ("K34",), knobs={"dilation": ""}),
+    Kind("short_conv.dilation", ("short_conv",), "*", {}, _dilation, "no dilation", ("K34",), knobs={"dilation": ""}),
     Kind(
-        "hc.mean",
+        "hc.sum",
         ("hc_read",),
         "*",
         {},
@@ -296,11 +285,11 @@ KINDS = (
         alike=("values.scale",),
     ),
     Kind("hc.gate", ("hc_read",), "*", {}, _no_gate, "streams read without their gates", ("K34",), knobs={"stream gates": ""}),
-    Kind("hc.inject", ("hc_write",), "*", {}, _write, "written to every stream with strength one", ("K34",), knobs={"stream writes": ""}),
-    Kind("hc.order", ("hc_write",), "*", {}, _streams, "the write strengths of the streams turned by one", ("K14", "K13")),
-    Kind("streams.start", ("replicate",), "*", {}, _copies, "the embedding in the first stream only", ("K2",), knobs={"all streams": ""}),
+    Kind("hc.write", ("hc_write",), "*", {}, _write, "written to every stream with strength one", ("K34",), knobs={"stream writes": ""}),
+    Kind("hc.streams", ("hc_write",), "*", {}, _streams, "the write strengths of the streams turned by one", ("K14", "K13")),
+    Kind("streams.first", ("replicate",), "*", {}, _copies, "the embedding in the first stream only", ("K2",), knobs={"all streams": ""}),
     Kind(
-        "part.other",
+        "part.half",
         ("part",),
         "*",
         {},
@@ -310,7 +299,7 @@ KINDS = (
         knobs={"query before gate": ""},
     ),
     Kind(
-        "index.mean",
+        "index.pool",
         ("block_mean",),
         "*",
         {},
@@ -341,43 +330,54 @@ KINDS = (
         ("K10", "K4"),
         knobs={"tail": ""},
     ),
-    Kind("ngram.gate", ("ple_gate",), "*", {}, _root, "the product without its signed root", ("K34",), knobs={"signed root": ""}),
+    Kind("ple.root", ("ple_gate",), "*", {}, _root, "the product without its signed root", ("K34",), knobs={"signed root": ""}),
+    Kind("delta.decay", ("delta_state",), "*", {}, lambda o: _decay("missing"), "the state does not decay", ("K34",), knobs={"decay": ""}),
+    Kind("decay.bias", ("decay",), "*", {}, lambda o: _decay("bias"), "the decay's bias left out", ("K34",), knobs={"decay bias": ""}),
+    Kind("decay.sign", ("decay",), "*", {}, lambda o: _decay("sign"), "growth in place of decay", ("K26",), alike=("values.sign",)),
     Kind(
-        "delta.decay",
-        ("delta_state", "decay"),
-        "*",
-        {"how": "missing"},
-        _decay,
-        "no decay, no bias in it, growth in its place",
-        ("K34", "K26"),
-        "how",
-        ("how=missing", "how=bias", "how=sign"),
-        {"decay": "how=missing", "decay bias": "how=bias"},
-        ("values.sign",),
-    ),
-    Kind(
-        "conv.order",
-        ("short_conv", "dynamic_conv"),
+        "short_conv.order",
+        ("short_conv",),
         "*",
         {},
         _turned,
         "the newest tap taken for the oldest",
         ("K15", "K14"),
-        knobs={"order of the taps": ""},
+        knobs={"order of the convolution": ""},
     ),
     Kind(
-        "index.scores",
+        "conv.taps", ("dynamic_conv",), "*", {}, _turned, "the newest tap taken for the oldest", ("K15",), knobs={"order of the taps": ""}
+    ),
+    Kind(
+        "index.relu",
         ("index_scores",),
         "*",
-        {"how": "relu"},
-        _index,
-        "negative products not cut, or the scale left out",
-        ("K34", "K6"),
-        "how",
-        ("how=relu", "how=scale"),
-        {"indexer's relu": "how=relu"},
-        ("values.scale",),
+        {},
+        lambda o: _index("relu"),
+        "negative products of the indexer's heads not cut",
+        ("K34",),
+        knobs={"indexer's relu": ""},
     ),
-    Kind("ngram.history", ("ngram",), "*", {}, _history_lost, "tokens before the window not hashed", ("K4",), knobs={"n-gram history": ""}),
-    Kind("ngram.shift", ("ngram",), "*", {}, _late, "every row hashed as the row before it", ("K3",), alike=("values.rows",)),
+    Kind(
+        "index.scale",
+        ("index_scores",),
+        "*",
+        {},
+        lambda o: _index("scale"),
+        "the indexer's scale left out",
+        ("K6",),
+        alike=("values.scale",),
+    ),
+    Kind(
+        "ngram.hash",
+        ("ngram",),
+        "*",
+        {"how": "history"},
+        _hash,
+        "tokens before the window not hashed, or every row hashed as the one before",
+        ("K4", "K3"),
+        "how",
+        ("how=history", "how=row"),
+        {"n-gram history": "how=history"},
+        ("values.rows",),
+    ),
 )

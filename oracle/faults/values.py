@@ -53,6 +53,16 @@ def _rows(o: Options) -> Plant:
     return _real(change)
 
 
+def _heads(o: Options) -> Plant:
+    by = o.integer("by")
+
+    def change(stage: Stage, y: Values) -> Values:
+        need(y.ndim == 3 and y.shape[1] > 1 and by % y.shape[1], "no other head")
+        return np.roll(y, by, 1)
+
+    return Plant(after=change)
+
+
 def _swapped(o: Options) -> Plant:
     a, b = o.integer("a"), o.integer("b")
 
@@ -165,17 +175,28 @@ KINDS = (
             "softcap.multiplier",
             "norm.scale",
             "rope.attention_factor",
-            "moe.scale",
-            "activation.scale",
-            "activation.gain",
-            "hc.mean",
-            "index.scores",
+            "experts.scale",
+            "silu.scale",
+            "squash.gain",
+            "hc.sum",
+            "index.scale",
             "values.sign",
-            "moe.renormalise",
+            "experts.renormalise",
         ),
     ),
     Kind(
         "values.rows", (), "*.h_attn", {"by": "1"}, _rows, "every row holds another: row r that of r - by", ("K3",), "by", ("by=1", "by=-1")
+    ),
+    Kind(
+        "values.heads",
+        ("rope", "rms_norm", "gate", "attention"),
+        "*.q_rope",
+        {"by": "1"},
+        _heads,
+        "every head holds another: head h that of h - by",
+        ("K13",),
+        "by",
+        alike=("attention.gqa", "gate.order", "linear.permuted"),
     ),
     Kind("values.swapped", (), "*.xn_mlp", {"a": "0", "b": "1"}, _swapped, "two rows exchanged", ("K3",), "a, b", alike=("values.rows",)),
     Kind("values.stride", (), "*.q_raw", {"pad": "1"}, _stride, "rows read at a wrong stride, pad numbers too far each", ("K35",), "pad"),
@@ -192,7 +213,7 @@ KINDS = (
     ),
     Kind("values.nan", (), "*.attn", {"value": "nan"}, _nan, "not a number, or infinite", ("K31",), "value", ("value=nan", "value=inf")),
     Kind(
-        "storage.bits",
+        "values.words",
         (),
         "*.v",
         {"stored": "f16"},
@@ -214,7 +235,7 @@ KINDS = (
         ("dtype=bf16,how=cut", "dtype=bf16,how=rounded", "dtype=f16,how=rounded"),
     ),
     Kind(
-        "choice.rank",
+        "choice.next",
         ("argmax", "choose"),
         "*.pick",
         {},

@@ -247,7 +247,7 @@ KINDS = (
         ("K14", "K34"),
         "a, b",
         ("a=k,b=v", "a=gate,b=up"),
-        alike=("linear.weight",),
+        alike=("linear.other",),
     ),
     ArtifactKind(
         "artifact.layer",
@@ -257,7 +257,7 @@ KINDS = (
         ("K34", "K14"),
         "role",
         ("role=q", "role=down", "role=input_norm"),
-        alike=("linear.weight", "norm.weight"),
+        alike=("linear.other", "norm.weight"),
     ),
     ArtifactKind(
         "artifact.permuted",

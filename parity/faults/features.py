@@ -111,7 +111,7 @@ def _norm(_: Options) -> StepFault:
         taps[:, -1] = rms_norm.formula(EXACT, taps[:, -1], target.weights.norm, eps=target.geometry.eps)
         return _features(case, taps.reshape(len(taps), -1))
 
-    return StepFault("tap.final_norm", edit)
+    return StepFault("tap.norm", edit)
 
 
 def _boundary(o: Options) -> StepFault:
@@ -188,7 +188,7 @@ KINDS = (
         alike=("tap.layer",),
     ),
     StepKind(
-        "tap.final_norm",
+        "tap.norm",
         "drafter",
         "draft.taps",
         {},

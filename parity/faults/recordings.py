@@ -168,7 +168,7 @@ KINDS = (
         ("K33", "K26"),
         "stored",
         ("stored=f16", "stored=bf16"),
-        alike=("storage.bits",),
+        alike=("values.words",),
     ),
     DumpKind(
         "dump.stale", "*.attn", {}, _stale, "the record of an earlier step under this step's name", ("K33", "K29"), alike=("values.stage",)

@@ -64,7 +64,7 @@ def _mask(o: Options) -> StepFault:
         ids[1:] += delta
         return replace(step, array=ids)
 
-    return _proposed("mask.token", change)
+    return _proposed("mask.id", change)
 
 
 def _start(o: Options) -> StepFault:
@@ -198,10 +198,10 @@ KINDS = (
         "how",
         ("how=masked", "how=shifted", "how=last"),
         {"anchor row": "how=masked", "anchor position": "how=shifted"},
-        ("rope.position", "embed.token", "values.rows", "values.swapped"),
+        ("rope.position", "gather.ids", "values.rows", "values.swapped"),
     ),
     StepKind(
-        "mask.token",
+        "mask.id",
         "drafter",
         "draft.embed",
         {"delta": "-1"},
@@ -211,7 +211,7 @@ KINDS = (
         "delta",
         ("delta=-1", "delta=-3"),
         {"mask id": "delta=-1"},
-        ("embed.token", "mask.embedding"),
+        ("gather.ids", "mask.embedding"),
     ),
     StepKind(
         "append.start",
@@ -234,7 +234,7 @@ KINDS = (
         _proposals,
         "the proposed rows stay in the context",
         ("K21",),
-        alike=("cells.neighbour", "context.crop"),
+        alike=("cells.stale", "context.crop"),
     ),
     StepKind(
         "context.crop",
@@ -246,7 +246,7 @@ KINDS = (
         ("K20",),
         "delta",
         ("delta=-1", "delta=-2"),
-        alike=("cells.neighbour", "context.proposals"),
+        alike=("cells.stale", "context.proposals"),
     ),
     StepKind(
         "state.rollback",
@@ -259,7 +259,7 @@ KINDS = (
         "delta",
         ("delta=1", "delta=-1"),
         {"rollback": "delta=1"},
-        ("rope.position", "conv.history"),
+        ("rope.position", "short_conv.history"),
     ),
     StepKind(
         "state.stale",
@@ -270,7 +270,7 @@ KINDS = (
         "a recurrent state not taken back with the cells",
         ("K22",),
         knobs={"recurrent rollback": ""},
-        alike=("conv.history", "delta.start"),
+        alike=("short_conv.history", "delta.lost"),
     ),
     StepKind(
         "window.tokens",
@@ -283,7 +283,7 @@ KINDS = (
         "by",
         ("by=1",),
         {},
-        ("values.rows", "embed.token"),
+        ("values.rows", "gather.ids"),
     ),
 )
 
