@@ -110,7 +110,8 @@ def places(calls: list[tuple[int, str, str, tuple[int, ...], tuple[str, ...]]], 
 
 
 # Their own parameters say which rows or cells, or they change the shape.
-WHOLE = ("values.rows", "values.heads", "values.swapped", "values.stride", "values.torn", "router.top_k", "mask.embedding", "attention.extra")
+WHOLE: tuple[str, ...] = ("values.rows", "values.heads", "values.swapped", "values.stride", "values.torn")
+WHOLE += ("router.top_k", "mask.embedding", "attention.extra")
 
 
 def _extent(rng: np.random.Generator, kind: str, shape: tuple[int, ...], axes: tuple[str, ...]) -> str:
