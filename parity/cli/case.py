@@ -18,17 +18,30 @@ def case() -> None:
 
 @case.command()
 @shared.case_options
+@click.option("--certify", is_flag=True, help="Choose context, portions and values so that every convention of the dialect can be told.")
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder to write.")
-def make(out: Path, **made: Any) -> int:
-    """Write a case folder: case.json (model, identities, dialect, steps) and inputs.safetensors (features and ids)."""
+def make(out: Path, certify: bool, **made: Any) -> int:
+    """Write a case folder: case.json (model, identities, dialect, steps) and inputs.safetensors (features and ids).
+
+    With --certify the lengths and values that were asked are a start only; what is certified, and what cannot be, is printed.
+    """
     from parity.cli.build import case_from
     from parity.errors import UsageError
 
     if out.exists() and any(out.iterdir()):
         raise UsageError(f"{out}: not empty; choose another folder")
-    built = case_from(made, out.parent / "models" if made["model"] is None else None)
+    scratch = out.parent / "models" if made["model"] is None else None
+    said: list[str] = []
+    if certify:
+        from oracle.arithmetic import named
+        from parity import certifying
+
+        found = certifying.certify(lambda options: case_from(options, scratch), made, named("f32"))
+        built, said = found.case, certifying.lines(found)
+    else:
+        built = case_from(made, scratch)
     built.save(out)
-    click.echo(f"{out}: {built.name}, {len(built.steps)} steps")
+    click.echo("\n".join([f"{out}: {built.name}, {len(built.steps)} steps", *said]))
     return 0
 
 
