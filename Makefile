@@ -19,7 +19,7 @@ test-all: $(VENV)/.dev $(VENV)/.real native lint
 test-peers: $(VENV)/.peers $(VENV)/.real native
 	$(BIN)/python -m pytest -m peers
 
-# Compiles llama.cpp first: about 15 minutes of one core.
+# Compiles llama.cpp first: several minutes on two idle cores (docs/engines.md).
 test-llama: $(VENV)/.llama $(VENV)/.real native
 	$(BIN)/python -m pytest -m peers tests/peers/test_llama_cpp.py
 

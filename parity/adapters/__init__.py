@@ -60,7 +60,7 @@ ADAPTERS = {
             "llama-cpp-python",
             "llama",
             "llama.cpp-cpu",
-            "it compiles llama.cpp: about 15 minutes of one core, a C++ compiler and CMake",
+            "it compiles llama.cpp, 178 objects: several minutes, a C++ compiler and CMake",
         ),
     )
 }
