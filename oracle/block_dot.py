@@ -25,7 +25,8 @@ Index = NDArray[np.intp]
 SUB = 32  # products summed exactly; also the values that share a minimum, in every format that has one
 #: Where a block's quants lie; with them zero, what the block decodes to is its minima.
 QUANTS = {"q4_1": slice(4, 20), "q5_1": slice(4, 24), "q4_k": slice(16, 144), "q5_k": slice(16, 176)}
-SCALE_ROUNDINGS = 3
+SCALE_ROUNDINGS, JOINING = 3, 2  # of a block's scale; of eight lanes joined in a tree
+LANE, LANE_VALUES = 4, 1 << 22  # products of a block that share a vector lane; sums held at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,14 +70,14 @@ class BlockDot(Weight):
         raw[:, QUANTS[self.stored]] = 0
         return blocks.decode(raw.reshape(stop - start, -1), self.stored, self.inner.width)[:, ::SUB]
 
-    def sums(self, x: Array, start: int, stop: int) -> tuple[Array, Array]:
-        """Sums of the blocks of x [row, in] with rows ``start:stop``: of the scaled quants and of the minima, each [block, row, out]."""
+    def sums(self, x: Array, start: int, stop: int, group: int = SUB) -> tuple[Array, Array]:
+        """Sums of x [row, in] with rows ``start:stop``: the scaled quants by ``group`` of them, the minima by block, [part, row, out]."""
         minima, tile = self.minima(start, stop), self.inner.tile(start, stop)
         tile -= np.repeat(minima, SUB, 1)
         values = x[:, : self.inner.width]
         totals = values.reshape(len(x), -1, SUB).sum(-1)
         totals = totals + x[:, self.inner.width :] if self.summed else totals
-        return _products(values, tile, SUB), _products(totals, minima, 1)
+        return _products(values, tile, group), _products(totals, minima, 1)
 
     def rounded(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
         """x [row, in] times the weight as a block kernel computes it: exact block sums, rounded and added in float32, [row, out]."""
@@ -89,16 +90,21 @@ class BlockDot(Weight):
     def energy(self, x: Array) -> Array:
         """Σ over the kernel's float32 roundings of their squared partial sums, in the mean over orders: [row, out].
 
-        Lanes whose totals cancel each other still carried them: a total counts no less than its blocks' energy.
+        A vector kernel keeps eight lanes, each of four neighbours in every block, and joins them at the end; what cancels between lanes
+        they still carried. The larger of its energy and that of a kernel without lanes counts.
         """
         out = np.empty((len(x), self.row_count))
         a, b = summation.energy("sequential", self.inner.width // SUB)
-        for start, stop in self.inner.spans(len(x)):
-            total: Array | float = 0.0
-            for part in self.sums(x, start, stop):
-                squares = np.square(part).sum(0)
-                total = total + a * np.maximum(np.square(part.sum(0)), squares) + (b + SCALE_ROUNDINGS) * squares
-            out[:, start:stop] = total
+        step = max(LANE * LANE_VALUES // max(self.inner.width * len(x), 1), 1)
+        for start in range(0, self.row_count, step):
+            stop = min(start + step, self.row_count)
+            lanes, minima = self.sums(x, start, stop, LANE)
+            by_lane = lanes.reshape(-1, SUB // LANE, *lanes.shape[1:])
+            scaled = by_lane.sum(1)
+            squares = np.maximum(np.square(scaled).sum(0), np.square(lanes).sum(0))
+            totals = np.maximum(np.square(scaled.sum(0)), np.square(by_lane.sum(0)).sum(0))
+            least = np.square(minima).sum(0)
+            out[:, start:stop] = (a + JOINING) * totals + a * np.square(minima.sum(0)) + (b + SCALE_ROUNDINGS) * (squares + least)
         return out
 
     def suspects(self, x: Array, rows: Index, out: Index) -> Array:

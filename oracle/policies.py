@@ -21,7 +21,7 @@ _GGML = {
     "f32": "f32",
     "f16": "f16",
     "bf16": "bf16",
-    **dict.fromkeys(("q4_0", "q5_0", "q8_0", "iq4_nl", "mxfp4"), "q8_0"),
+    **dict.fromkeys(("q4_0", "q5_0", "q8_0", "iq4_nl", "mxfp4", "nvfp4"), "q8_0"),
     **dict.fromkeys(("q4_1", "q5_1"), "q8_1"),
     **dict.fromkeys(("q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "tq1_0", "tq2_0"), "q8_k"),
     **dict.fromkeys(("iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s", "iq4_xs"), "q8_k"),

@@ -125,6 +125,30 @@ def test_the_policy_of_a_weight_is_what_a_kernel_in_integers_does(stored):
     assert np.abs(z).max() < 6
 
 
+def in_lanes(x: np.ndarray, w: Weight) -> np.ndarray:
+    """Q4_1 as a vector kernel sums it: eight lanes of four neighbours per block, joined at the end."""
+    raw = w.raw.reshape(OUT, -1, 20)
+    d, m, q = halves(raw, 0), halves(raw, 2), nibbles(raw[..., 4:])
+    a, p, s = q8(x, simd=True)
+    lanes, least = np.zeros((OUT, 8), Single), np.zeros(OUT, Single)
+    for i in range(WIDTH // 32):
+        lanes = lanes + (d[:, i] * a[i])[:, None] * (q[:, i] * p[i]).reshape(OUT, 8, 4).sum(-1).astype(Single)
+        least = least + m[:, i] * s[i]
+    while lanes.shape[1] > 1:
+        lanes = lanes[:, : lanes.shape[1] // 2] + lanes[:, lanes.shape[1] // 2 :]
+    return lanes[:, 0] + least
+
+
+def test_what_cancels_between_lanes_counts():
+    """Activations that change sign from lane to lane: every block's sum is small, what its lanes carry is not."""
+    w, rng = weight("q4_1"), np.random.default_rng(5)
+    signs = np.tile(np.repeat([1.0, -1.0] * 4, 4), WIDTH // 32)
+    x = (signs * (1 + 0.02 * rng.standard_normal((40, WIDTH)))).astype(Single)
+    y = Noise(GGML).apply(product(x, w))
+    z = (np.stack([in_lanes(row, w) for row in x]) - y.data) / np.sqrt(y.var)
+    assert 0.1 < np.sqrt(np.square(z).mean()) < 1.2 and np.sqrt(np.square(z).mean(1)).max() < 2
+
+
 @pytest.mark.parametrize("stored", KERNELS)
 def test_without_the_policy_the_same_kernel_is_far_off(stored):
     assert np.abs(standardised(stored, arithmetics.named("f32"))).max() > 300
