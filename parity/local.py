@@ -19,7 +19,7 @@ from parity.explain.base import Suspect
 from parity.explain.choices import explanations as choice_explanations
 from parity.explain.patterns import along_axes, form, runs
 from parity.explain.separate import separate
-from parity.explain.signature import signature
+from parity.explain.signature import misread, signature
 from parity.explain.world import NOWHERE, World
 from parity.judge import Judge, Verdict
 from parity.margins import among, choices
@@ -137,9 +137,10 @@ class Local:
         at = found.coordinate
         oracle, value = (float(y.data[at]), float(found.values[at])) if at and found.values is not None else (float("nan"), float("nan"))
         bad = ~np.isfinite(found.values) if found.values is not None else np.ones(y.data.shape, bool)
-        self.divergences.append(
-            divergence(stage, y.axes, at, float("inf"), True, oracle, value, "local", extent(bad, y.axes), found.invalid)
-        )
+        made = divergence(stage, y.axes, at, float("inf"), True, oracle, value, "local", extent(bad, y.axes), found.invalid)
+        if found.values is not None:
+            made.signature = misread(Suspect(stage, y, found.values, np.ones(y.data.shape, bool), self.world))
+        self.divergences.append(made)
 
     def _judge(self, stage: Stage, y: Tensor, found: Recorded) -> None:
         assert found.values is not None and found.record is not None

@@ -83,7 +83,7 @@ def _masks(s: Suspect, v: Visible) -> Iterator[Hypothesis]:
         ("one cell more than causal: the next row is seen", seen | (delta == -1)),
         ("no mask at all: every cell is seen", np.ones_like(seen)),
     ):
-        yield Hypothesis("attention.mask", text, with_params(s.stage, visible=Seen(np.asarray(matrix))))
+        yield Hypothesis("attention.mask", text, with_params(s.stage, visible=Seen(np.asarray(matrix))), general=True)
     context = np.arange(len(v.k_pos)) < v.block_start
     if context.any() and not context.all():
         yield Hypothesis("attention.cells", "no context cell seen", with_params(s.stage, visible=without(v, context)))
@@ -98,14 +98,16 @@ def _masks(s: Suspect, v: Visible) -> Iterator[Hypothesis]:
 
 def _windows(s: Suspect, v: Visible) -> Iterator[Hypothesis]:
     """Another width (solved from the first cell each row saw), another rule, none."""
-    if v.window is not None and v.rule != "none":
+    if v.window is not None and v.rule not in ("none", "SINK_RING"):
         widths = [*_solved_widths(s, v), *(v.window + d for d in (-1, 1, -2, 2)), v.window // 2, v.window * 2]
-        for width in dict.fromkeys(w for w in widths if w >= 1 and w != v.window):
+        everything = _width_of_all(v)
+        for width in dict.fromkeys(w for w in widths if 1 <= w < everything and w != v.window):
             yield _window(s, v, replace(v, window=width), f"window {width} in place of {v.window}", width)
+        if everything > v.window:
+            text = f"a window of {everything} or wider (such as {v.window * 16}), or none at all, in place of {v.window}"
+            yield _window(s, v, replace(v, window=everything), text, everything)
     for rule in WINDOW_RULES:
-        if rule == "none" and v.rule not in ("none", "SINK_RING"):
-            yield _window(s, v, replace(v, rule=rule), "no window at all", None)
-        elif rule not in (v.rule, "SINK_RING", "none") and v.window is not None:
+        if rule not in (v.rule, "SINK_RING", "none") and v.window is not None:
             yield _window(s, v, replace(v, rule=rule), f"window rule {rule} in place of {v.rule}", v.window)
     if v.window is None or v.rule in ("none", "SINK_RING"):
         for rule in ("W_LE", "W_LT", "W_ANCHOR"):
@@ -121,6 +123,13 @@ def _window(s: Suspect, v: Visible, wrong: Visible, text: str, width: int | None
     p = {"window": width, "declared": v.window, "rule": wrong.rule, "rows": changed[:512].tolist()}
     kind = "attention.window" if wrong.rule == v.rule else "attention.rule"
     return Hypothesis(kind, text, with_params(s.stage, visible=wrong), parameters=p, details=details)
+
+
+def _width_of_all(v: Visible) -> int:
+    """The least width under which every row sees every cell of the context."""
+    anchor = v.rule in ("W_ANCHOR", "W_RING")
+    reach = int((v.q_pos[0] if anchor else v.q_pos.max(initial=0)) - v.k_pos.min(initial=0))
+    return reach if v.rule in ("W_LE", "W_ANCHOR") else reach + 1
 
 
 def _solved_widths(s: Suspect, v: Visible) -> list[int]:
@@ -139,7 +148,6 @@ def _solved_widths(s: Suspect, v: Visible) -> list[int]:
         first = int(v.k_pos[start]) if start < len(v.k_pos) else int(v.k_pos[-1]) + 1
         reach = origin - first
         widths.append(reach if v.rule in ("W_LE", "W_ANCHOR") else reach + 1)
-    # A width above that also fits: every cell of the context was seen, and then any larger one would do.
     return sorted(set(widths), key=lambda w: -widths.count(w))[:3]
 
 

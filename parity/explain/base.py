@@ -22,7 +22,7 @@ class Suspect:
     """One diverging stage: the call on the candidate's own inputs, the oracle's value, the candidate's, and where they part.
 
     ``where``: bool like the values, the diverging elements; ``rows`` and ``heads``: their extent (heads None without that axis).
-    ``world``: what else is known of the run.
+    ``world``: what else is known of the run. ``part``: other rows or heads may be wrong for other reasons, and are left out of account.
     """
 
     stage: Stage
@@ -30,6 +30,7 @@ class Suspect:
     c: Array
     where: NDArray[np.bool_]
     world: World = NOWHERE
+    part: bool = False
 
     @property
     def rows(self) -> NDArray[np.intp]:
@@ -53,7 +54,7 @@ class Suspect:
 
     def only(self, axis: str, indices: Any) -> Suspect:
         """The same where only these rows (heads) count as diverging."""
-        return replace(self, where=self.where & along(self.y, axis, indices))
+        return replace(self, where=self.where & along(self.y, axis, indices), part=True)
 
 
 def along(y: Tensor, axis: str, indices: Any) -> NDArray[np.bool_]:

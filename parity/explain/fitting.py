@@ -139,10 +139,11 @@ class Fitter:
         with np.errstate(all="ignore"):
             y = s.y if h.stage is s.stage else Noise(self.judge.arithmetic).apply(h.stage)
             merged = _merged(s, y if h.after is None else h.after(y))
+            c = np.where(s.region, s.c, merged.data) if s.part else s.c
             # Most hypotheses are far off: only near misses are worth their exact partial sums.
-            verdict = self.judge.judge(h.stage, merged, s.c, exact=False)
+            verdict = self.judge.judge(h.stage, merged, c, exact=False)
             if 1 < np.where(s.region, verdict.ratio, 0.0).max(initial=0.0) <= NEAR_MISS:
-                verdict = self.judge.judge(h.stage, merged, s.c)
+                verdict = self.judge.judge(h.stage, merged, c)
         return merged, verdict
 
 
