@@ -19,7 +19,8 @@ from oracle.readings import Stage
 from oracle.tensor import Array, Tensor
 from parity import limits
 
-MAX_SUSPECTS = 512
+# Exact sums change a tolerance by far less than `HOPELESS`.
+MAX_SUSPECTS, FEW_SUSPECTS, HOPELESS = 512, 64, 1e4
 IDENTICAL_SHARE = 0.05
 
 
@@ -100,7 +101,15 @@ class Judge:
         suspects = np.flatnonzero((z > limits.SUSPECT).ravel())
         if not len(suspects):
             return
-        worst = suspects[np.argsort(-verdict.ratio.ravel()[suspects])[:MAX_SUSPECTS]]
+        ratio = verdict.ratio.ravel()[suspects]
+        worst = suspects[np.argsort(-ratio)[:MAX_SUSPECTS]]
+        if (ratio > HOPELESS).any():
+            # The stage diverges whatever becomes of them: only what lies near the limit is worth its exact sums, for the extent.
+            with np.errstate(divide="ignore"):
+                near = np.argsort(np.abs(np.log(ratio)))
+            worst = suspects[near[:FEW_SUSPECTS][ratio[near[:FEW_SUSPECTS]] <= HOPELESS]]
+        if not len(worst):
+            return
         where = np.unravel_index(worst, z.shape)
         assert stage.op.rejudge is not None
         orders = (A.order,) if A.declared else tuple(dict.fromkeys((A.order, "sequential", "pairwise", "blocked:64", "lanes:8")))

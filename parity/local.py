@@ -20,7 +20,7 @@ from parity.explain.choices import explanations as choice_explanations
 from parity.explain.patterns import along_axes, form, runs
 from parity.explain.separate import separate
 from parity.explain.signature import misread, signature
-from parity.explain.world import NOWHERE, World
+from parity.explain.world import LAYER, NOWHERE, World
 from parity.judge import Judge, Verdict
 from parity.margins import among, choices
 from parity.memberships import OwnScores, broken, memberships
@@ -29,8 +29,9 @@ from parity.report import Divergence, Extent, Margin, StageResult
 if TYPE_CHECKING:
     from dumps import Dump, StageRecord
 
-# Explaining costs many re-applications of one operation: the first stages are tried with every mistake, later ones with those found before.
-EXPLAINED, HINTED = 12, 96
+# Explaining costs many re-applications of one operation: some stages are tried with every mistake, the same stage of other layers and
+# steps with those that explained it before.
+EXPLAINED = 12
 
 
 @dataclass
@@ -78,9 +79,8 @@ class Local:
     blocks: Tensor | None = None
     scores: OwnScores = field(default_factory=OwnScores)
     explained: int = EXPLAINED
-    hinted: int = HINTED
     world: World = NOWHERE
-    hints: set[str] = field(default_factory=set)
+    known: dict[str, frozenset[str]] = field(default_factory=dict)
 
     def __call__(self, stage: Stage, y: Tensor, reading: Reading) -> Tensor:
         stage = consumed(self.arithmetic, stage)
@@ -182,13 +182,17 @@ class Local:
 
     def _explained(self, s: Suspect, verdict: Verdict) -> list[tuple[Suspect, list[dict[str, Any]]]]:
         """The stage's divergence in as many parts as it holds mistakes, each with its explanations."""
-        if self.explained <= 0 and (not self.hints or self.hinted <= 0):
+        name = LAYER.sub(".L*.", s.stage.path)
+        known = explain(self.judge, s, self.known[name]) if name in self.known else []
+        if known:
+            return [(s, [asdict(e) for e in known])]
+        if self.explained <= 0:
             return [(s, [])]
         self.explained -= 1
-        self.hinted -= self.explained < 0
-        hinted = self.explained < 0
-        found = [(s, explain(self.judge, s, frozenset(self.hints)))] if hinted else separate(self.judge, s, verdict.ratio)
-        self.hints |= {e.kind for _, explanations in found for e in explanations[:1]}
+        found = separate(self.judge, s, verdict.ratio)
+        kinds = frozenset(e.kind for _, explanations in found for e in explanations)
+        if kinds:
+            self.known[name] = kinds
         return [(part, [asdict(e) for e in explanations]) for part, explanations in found]
 
     def _proven(self, stage: Stage, y: Tensor, c: Array, at: tuple[int, ...]) -> bool:
