@@ -20,7 +20,8 @@ def cells(s: Suspect) -> Iterator[Hypothesis]:
     """cells: every diverging cell equal to another cell, to a cell of an earlier step, to a row of a recorded stage, or zeros."""
     places = _places(s)
     wrong = s.rows
-    found = [_source(s.c[cell], int(cell), places) for cell in wrong]
+    own = s.stage.path, s.stage.step
+    found = [_source(s.c[cell], int(cell), places, own) for cell in wrong]
     if None in found:
         return
     value = s.y.data.copy()
@@ -64,14 +65,14 @@ def _places(s: Suspect) -> dict[bytes, list[Place]]:
     return found
 
 
-def _source(row: Array, cell: int, places: dict[bytes, list[Place]]) -> Place | None:
+def _source(row: Array, cell: int, places: dict[bytes, list[Place]], own: tuple[str, int]) -> Place | None:
     if not row.any():
         return ZEROS
     options = places.get(np.ascontiguousarray(row.reshape(-1)).tobytes())
     if not options:
         return None
-    # The same cell at an earlier time says more than an equal row elsewhere.
-    return min(options, key=lambda p: (p[0] != options[0][0], abs(p[2] - cell)))
+    # A cell of this cache says more than the stage it was filled from, one of now more than one of before.
+    return min(options, key=lambda p: (p[0] != own[0], p[1] != own[1], abs(p[2] - cell)))
 
 
 def _phrase(source: Place, cell: int, step: int) -> str:

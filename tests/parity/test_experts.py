@@ -55,7 +55,7 @@ def judged(case: Case, dump: Any, mode: str = "local") -> Report:
 
 
 def selecting(edit: Callable[[np.ndarray], np.ndarray], rows: tuple[int, ...] | None = None) -> Fault:
-    return Fault("selection", SELECTED, lambda stage: stage, rows, None, edit)
+    return Fault("selection", SELECTED, lambda stage: stage, rows, None, lambda _, values: edit(values))
 
 
 @pytest.mark.parametrize("arithmetic", ["f32-sequential", "f32-blocked", "bf16", "f16"])
