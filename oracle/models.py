@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from oracle.drafters import forward
-from oracle.drafters.dialect import Dialect, Geometry
+from oracle.drafters.dialect import Dialect, DialectError, Geometry
 from oracle.drafters.weights import DrafterWeights
 from oracle.readings import Exact, Reading
 from oracle.tape import Machine, Tape, passing
@@ -145,6 +145,8 @@ def open_drafter(path: str | Path, dialect: dict[str, str] | None = None, family
     files = open_drafter_files(Path(path), family)
     resolved = files.dialect.override(dialect or {})
     geometry = files.geometry
+    if resolved.sinks and all(layer.sinks is None for layer in files.weights.layers):
+        raise DialectError("dialect sinks=on: this checkpoint has no attention sinks")
     if dialect and "window" in dialect:
         geometry = replace(geometry, window=resolved.window, window_source="dialect")
     return Drafter(geometry, resolved, files.weights, files.identity)
@@ -153,7 +155,6 @@ def open_drafter(path: str | Path, dialect: dict[str, str] | None = None, family
 def open_target(path: str | Path, dialect: dict[str, str] | None = None) -> Target:
     """Open a target file or folder: validated, memory-mapped. Raises `ArtifactError` and `DialectError`."""
     from oracle.artifacts import open_target_files
-    from oracle.drafters.dialect import DialectError
 
     files = open_target_files(Path(path))
     if dialect:

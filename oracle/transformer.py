@@ -27,9 +27,10 @@ def decoder_layer(
     scale: float,
     gate: str = "none",
     conv: bool = False,
+    sinks: bool = False,
 ) -> tuple[Tensor, Cells]:
     """One layer: x [row, dim] -> (x [row, dim], the rows' own (k, v) [cell, head, dim])."""
-    x, own = attention_half(m, w, x, past, pos, visible, eps=eps, rope=rope, scale=scale, gate=gate, conv=conv)
+    x, own = attention_half(m, w, x, past, pos, visible, eps=eps, rope=rope, scale=scale, gate=gate, conv=conv, sinks=sinks)
     return mlp_half(m, w, x, eps, conv), own
 
 
@@ -46,12 +47,14 @@ def attention_half(
     scale: float,
     gate: str = "none",
     conv: bool = False,
+    sinks: bool = False,
 ) -> tuple[Tensor, Cells]:
     """Attention with its norm and residual: x [row, dim] -> (x [row, dim], the rows' own (k, v) [cell, head, dim]).
 
     ``past``: keys after norm and rope, and values, of the cells before these rows; ``visible`` covers past and own cells.
     ``gate``: none, or how the attention output's gate, formed from the same normed input, is activated.
     ``conv``: DFlash 2's convolution around both sublayers, its kernels formed from the normed input.
+    ``sinks``: the scores that a layer which has them adds to its softmax are in force.
     """
     xn = m.rms_norm("xn", x, w.input_norm, eps=eps)
     if conv:
@@ -68,7 +71,10 @@ def attention_half(
     k = m.rope("k_rope", k, pos, rope)
     keys = m.cells("k_cells", *([past[0]] if past else []), k)
     values = m.cells("v_cells", *([past[1]] if past else []), v)
-    a = m.attention("attn", q, keys, values, visible=visible, scale=scale)
+    if sinks and w.sinks is not None:
+        a = m.sink_attention("attn", q, keys, values, w.sinks, visible=visible, scale=scale)
+    else:
+        a = m.attention("attn", q, keys, values, visible=visible, scale=scale)
     if gate != "none":
         a = m.gate("attn_gated", a, m.linear("attn_gate", xn, w.attn_gate), kind=gate)
     o = m.linear("o", a, w.o, w.o_bias)

@@ -55,6 +55,7 @@ def compare_dump(
     report = Report(
         case.describe(), open_case_model(case).geometry, asdict(arithmetic), dict(dump.provenance), MODES[mode], versions=versions()
     )
+    report.notes += open_case_model(case).hazards
     names = declared_stages(case)
     total = sum(int(np.prod(shape)) for _, _, shape in names)
     wanted = tuple(required)

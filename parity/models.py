@@ -29,6 +29,8 @@ class CaseModel:
     embedding: Weight
     head: Weight
     identity: dict[str, str] = field(default_factory=dict)
+    dtypes: dict[str, str] = field(default_factory=dict)
+    hazards: tuple[str, ...] = ()
 
     @property
     def geometry(self) -> dict[str, Any]:
@@ -37,7 +39,8 @@ class CaseModel:
             assert self.target is not None
             return _object(asdict(self.target.geometry))
         d = asdict(self.drafter.dialect)
-        return _object(asdict(self.drafter.geometry) | {"dialect": d, "sink": d["sink"], "window": d["window"]})
+        own = {"dialect": d, "sink": d["sink"], "window": d["window"], "dtypes": self.dtypes}
+        return _object(asdict(self.drafter.geometry) | own)
 
 
 def _object(value: dict[str, Any]) -> dict[str, Any]:
@@ -65,6 +68,7 @@ def open_case_model(case: Case) -> CaseModel:
 
 def _open(case: Case) -> CaseModel:
     from oracle.artifacts import open_borrowed
+    from oracle.artifacts.dtypes import pair_dtypes, pair_hazards
 
     if case.role == "target":
         target = open_target(case.model, case.dialect)
@@ -73,17 +77,17 @@ def _open(case: Case) -> CaseModel:
     if case.borrowed is None:
         raise UsageError(f"case {case.name}: a drafter borrows its target's embedding and head: name a file that holds them (--borrowed)")
     borrowed = open_borrowed(case.borrowed)
-    _check_pair(case, drafter, borrowed)
+    whole = whole_target(case.borrowed)
+    _check_pair(case, drafter, borrowed, whole)
     hashes = _hashes(case.model, drafter.identity) | _hashes(case.borrowed, borrowed.identity)
-    return CaseModel(drafter, None, borrowed.embedding, borrowed.head, hashes)
+    dtypes = pair_dtypes(drafter.weights, borrowed.embedding, whole.weights if whole else None)
+    return CaseModel(drafter, None, borrowed.embedding, borrowed.head, hashes, dtypes, tuple(pair_hazards(dtypes)))
 
 
-def _check_pair(case: Case, drafter: Drafter, borrowed: Borrowed) -> None:
+def _check_pair(case: Case, drafter: Drafter, borrowed: Borrowed, target: Target | None) -> None:
     """`UsageError` where what the case borrows from is not this drafter's target."""
     from oracle.artifacts.pairing import mismatches
 
-    assert case.borrowed is not None
-    target = whole_target(case.borrowed)
     found = mismatches(drafter.dialect.family, drafter.geometry, borrowed.embedding, target.geometry if target else None)
     if borrowed.head.width != drafter.geometry.hidden and not found:
         found = [f"its head is {borrowed.head.width} wide, the drafter's hidden width is {drafter.geometry.hidden}"]

@@ -25,6 +25,8 @@ HEAD_KEYS = ("draft_vocab", "conv_taps", "selector_rank", "markov", "confidence"
 def fused_config(drafter: Drafter) -> dict[str, object]:
     """The drafter's geometry and dialect as the library's key=value configuration."""
     g, d = drafter.geometry, drafter.dialect
+    if d.sinks:
+        raise UsageError("sinks: not a part of the library's fused drafter; use --entry op")
     config: dict[str, object] = {
         "family": d.family,
         "hidden": g.hidden,

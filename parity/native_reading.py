@@ -140,6 +140,11 @@ def _attention(n: Native, q: Any, k: Any, v: Any, *, visible: Any, scale: float)
     return n.context.attention(q, k, v, visible.matrix(), scale)
 
 
+def _sink_attention(n: Native, q: Any, k: Any, v: Any, sinks: Weight, *, visible: Any, scale: float) -> NDArray[Any]:
+    q, k, v = (np.ascontiguousarray(t, np.float32) for t in (q, k, v))
+    return n.context.attention(q, k, v, visible.matrix(), scale, n.bias(sinks))
+
+
 def _gather(n: Native, table: Weight, ids: Any, *, scale: float = 1.0) -> NDArray[Any]:
     """Rows by id; NaN where a stage chose an id that has none (-1: every logit was NaN). The case's own ids are int64."""
     chosen = (ids >= 0) & (ids < table.row_count) if ids.dtype == np.int32 else np.ones(len(ids), bool)
@@ -157,6 +162,7 @@ BINDINGS: dict[str, Callable[..., NDArray[Any]]] = {
     "linear": _linear,
     "rope": _rope,
     "attention": _attention,
+    "sink_attention": _sink_attention,
     "swiglu": lambda n, gate, up: n.context.swiglu(_flat(gate), _flat(up)),
     "add": lambda n, a, b: n.context.add(_flat(a), _flat(b)),
     "gate": _gate,
@@ -166,4 +172,4 @@ BINDINGS: dict[str, Callable[..., NDArray[Any]]] = {
     "softmax": lambda n, x: n.context.softmax(_flat(x)),
 }
 # Where the library's entry point has another name than the operation.
-ENTRIES = {"argmax": "top2"}
+ENTRIES = {"argmax": "top2", "sink_attention": "attention"}

@@ -19,7 +19,7 @@ from oracle.artifacts.descriptions import draft_config, draft_keys, target_confi
 from oracle.artifacts.drafters import DrafterFiles
 from oracle.artifacts.heads import Heads, d2t_tensor, head_roles
 from oracle.artifacts.make_models import LLAMA, Model
-from oracle.artifacts.roles import MUSE_DRAFTER, drafter_roles, target_roles
+from oracle.artifacts.roles import GGUF_LAYER, HF_LAYER, MUSE_DRAFTER, Role, drafter_roles, target_roles
 from oracle.artifacts.targets import ROPE_FACTORS, TargetFiles
 from oracle.artifacts.writers import PlannedTensor, Typed
 from oracle.drafters.dialect import Dialect, Geometry
@@ -36,6 +36,9 @@ def plan_drafter(container: Container, files: DrafterFiles, weights: dict[str, W
     outer = MUSE_DRAFTER if family == muse.FAMILY and not gguf else None
     biased = any(key.endswith("q_bias") for key in weights)
     roles = drafter_roles(g, style, biased, outer) | head_roles(g, Heads(switches=switches), style, set())
+    names, stem = (GGUF_LAYER, "blk") if gguf else (HF_LAYER, "layers")
+    having = [n for n in range(g.layers) if f"{n}.sinks" in weights]
+    roles |= {f"{n}.sinks": Role(f"{stem}.{n}.{names['sinks']}", (g.heads,), ("head",)) for n in having}
     if "confidence_bias" not in weights:
         roles.pop("confidence_bias", None)
     tensors = {key: carried(role, weights[key]) for key, role in roles.items()}

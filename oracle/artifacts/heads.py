@@ -61,6 +61,7 @@ GGUF_HEADS = {
     "confidence_bias": "conf_proj.bias",
     "head": "output.weight",
 }
+GGUF_SINKS = "attn_sinks.weight"
 D2T, T2D = "d2t", "t2d"
 
 
@@ -177,6 +178,23 @@ def head_roles(g: Geometry, heads: Heads, style: str, names: set[str]) -> dict[s
                 roles[f"{n}.{part}_base"] = Role(name, base, ("side", "tap", "dim"), base)
                 roles[f"{n}.{part}_kernel"] = Role(f"{stem}.{n}.{layer[f'{part}_kernel']}", kernel, ("side", "tap", "group", "in"))
     return roles
+
+
+# Two spellings are in use in folders; the second is that of models whose sliding layers alone have sinks.
+HF_SINKS = ("self_attn.sinks", "self_attn.attention_sink_bias")
+
+
+def sink_roles(container: Container, g: Geometry, names: set[str], style: str) -> dict[str, Role]:
+    """The attention sinks that the tensors ``names`` announce: of every layer, or of every sliding one; {} where there are none."""
+    stem, spellings = ("blk", (GGUF_SINKS,)) if style == "gguf" else ("layers", HF_SINKS)
+    layers = {n for n in range(g.layers) for s in spellings if f"{stem}.{n}.{s}" in names}
+    sliding = {n for n in range(g.layers) if g.sliding[n]}
+    if layers and layers != set(range(g.layers)) and layers != sliding:
+        fail(container.path, f"attention sinks in layers {sorted(layers)}: expected them in every layer or in every sliding one")
+    spelled = [s for s in spellings if any(f"{stem}.{n}.{s}" in names for n in layers)]
+    if len(spelled) > 1:
+        fail(container.path, f"attention sinks named {spelled[0]} and {spelled[1]}: expected one naming style")
+    return {f"{n}.sinks": Role(f"{stem}.{n}.{spelled[0]}", (g.heads,), ("head",)) for n in sorted(layers)}
 
 
 def _shapes(g: Geometry, heads: Heads, names: set[str]) -> dict[str, tuple[tuple[int, ...], tuple[str, ...]]]:

@@ -2,27 +2,40 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from oracle.artifacts import muse
+from oracle.artifacts import laguna, muse
 from oracle.artifacts.blocks import FORMATS, decode
-from oracle.artifacts.container import ArtifactError, Container, Identity, open_container
+from oracle.artifacts.container import ArtifactError, Container, Identity, fail, open_container
 from oracle.artifacts.drafters import open_drafter_files
+from oracle.artifacts.dtypes import file_hazards, pair_dtypes, pair_hazards
 from oracle.artifacts.opinions import second_opinion
+from oracle.artifacts.pairing import mismatches
 from oracle.artifacts.roles import GGUF_TARGET
-from oracle.artifacts.targets import GGUF_FAMILIES, HF_EMBEDDINGS, HF_HEADS, known_architectures, open_borrowed, open_target_files
+from oracle.artifacts.targets import (
+    GGUF_FAMILIES,
+    HF_EMBEDDINGS,
+    HF_HEADS,
+    TargetFiles,
+    known_architectures,
+    open_borrowed,
+    open_target_files,
+)
 
 
-def inspect_artifact(path: str | Path, family: str | None = None) -> dict[str, Any]:
+def inspect_artifact(path: str | Path, family: str | None = None, target: str | Path | None = None) -> dict[str, Any]:
     """Describe the artifact at ``path`` as plain data (JSON-ready).
 
     Keys: ``path, container, role`` (``drafter``, ``target``, ``lender`` or None), ``family, dialect, geometry, context`` (of a
     ring cache: its rows and most bytes, or None), ``files`` (name, bytes, sha256), ``formats, tensors`` (name, stored, shape,
-    bytes), ``warnings`` and ``problems``, the last empty for a sound file. ``family`` overrides the resolution of a drafter.
+    bytes), ``dtypes`` (format -> number of tensors), ``warnings`` (promotion hazards among them) and ``problems``, the last empty for a
+    sound file. ``family`` overrides the resolution of a drafter. ``target``: also whether the drafter belongs to the target there, and
+    which dtypes would meet.
     """
     report: dict[str, Any] = {
         "path": str(path),
@@ -35,6 +48,7 @@ def inspect_artifact(path: str | Path, family: str | None = None) -> dict[str, A
         "files": [],
         "formats": [],
         "tensors": [],
+        "dtypes": {},
         "warnings": [],
         "problems": [],
     }
@@ -49,9 +63,13 @@ def inspect_artifact(path: str | Path, family: str | None = None) -> dict[str, A
         {"name": t.name, "stored": t.stored, "shape": list(t.shape), "bytes": t.raw.nbytes} for t in container.tensors.values()
     ]
     report["formats"] = sorted({t.stored for t in container.tensors.values()})
+    report["dtypes"] = dict(sorted(Counter(t.stored for t in container.tensors.values()).items()))
+    report["warnings"] += file_hazards(container)
     report["role"] = _role(container)
     try:
         _describe(report, container, family)
+        if target is not None:
+            _pair(report, container, family, target)
     except ArtifactError as error:
         report["problems"].append(str(error))
     report["problems"] += _bad_vectors(container) + second_opinion(container)
@@ -64,7 +82,7 @@ def _role(container: Container) -> str:
         return "drafter" if architecture == "dflash" else "target" if architecture in GGUF_FAMILIES else "lender"
     named = container.metadata.get("architectures")
     first = str(named[0]) if isinstance(named, list) and named else ""
-    if "Draft" in first or container.metadata.get("model_type") == muse.MODEL_TYPE:
+    if "Draft" in first or container.metadata.get("model_type") == muse.MODEL_TYPE or laguna.matches(container.metadata):
         return "drafter"
     return "target" if first in known_architectures() else "lender"
 
@@ -87,6 +105,20 @@ def _describe(report: dict[str, Any], container: Container, family: str | None) 
         report["geometry"] = {"vocab": lender.embedding.shape[0], "hidden": lender.embedding.shape[1]}
     report["family"], report["formats"] = identity.family, list(identity.formats)
     report["warnings"] += identity.warnings
+
+
+def _pair(report: dict[str, Any], container: Container, family: str | None, target: str | Path) -> None:
+    """Does this drafter belong to the target at ``target``? Problems where it does not; a warning where dtypes meet that differ."""
+    if report["role"] != "drafter":
+        fail(container.path, "not a drafter: only a drafter has a target to belong to")
+    drafter, lent = open_drafter_files(container.path, family), open_borrowed(target)
+    try:
+        whole: TargetFiles | None = open_target_files(target)
+    except ArtifactError:
+        whole = None
+    found = mismatches(drafter.identity.family, drafter.geometry, lent.embedding, whole.geometry if whole else None)
+    report["problems"] += [f"{target}: not the target of {container.path}: {what}" for what in found]
+    report["warnings"] += pair_hazards(pair_dtypes(drafter.weights, lent.embedding, whole.weights if whole else None))
 
 
 def _only_lends(container: Container) -> bool:

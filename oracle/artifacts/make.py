@@ -17,7 +17,7 @@ from oracle.artifacts.drafters import open_drafter_files
 from oracle.artifacts.heads import d2t_tensor, head_roles
 from oracle.artifacts.make_models import MODELS, TARGET_MODELS, Model
 from oracle.artifacts.make_muse_target import full_every_fourth, write_muse_target
-from oracle.artifacts.roles import MUSE_DRAFTER, Role, drafter_roles, target_roles
+from oracle.artifacts.roles import GGUF_LAYER, HF_LAYER, MUSE_DRAFTER, Role, drafter_roles, target_roles
 from oracle.artifacts.seeds import Recipe, plan
 from oracle.artifacts.targets import ROPE_FACTORS, open_borrowed, open_target_files
 from oracle.artifacts.writers import PlannedTensor, write_folder, write_gguf
@@ -155,14 +155,19 @@ def _write_drafter(out: Path, family: str, model: Model, recipe: Recipe, kind: s
     g = model.geometry()
     if kind == "gguf":
         path = out / "draft.gguf"
-        roles = drafter_roles(g, "gguf", model.attention_bias) | head_roles(g, model.parts(), "gguf", set())
+        roles = drafter_roles(g, "gguf", model.attention_bias) | head_roles(g, model.parts(), "gguf", set()) | _sinks(model, kind)
         write_gguf(path, draft_keys(family, model), plan(recipe, roles) + d2t_tensor(g, _draft_ids(recipe, g), kind))
         return path
     head = MUSE_DRAFTER if family == muse.FAMILY and model.naming == "published" else None
-    roles = drafter_roles(g, "hf", model.attention_bias, head) | head_roles(g, model.parts(), "hf", set())
+    roles = drafter_roles(g, "hf", model.attention_bias, head) | head_roles(g, model.parts(), "hf", set()) | _sinks(model, kind)
     tensors = plan(recipe, roles) + d2t_tensor(g, _draft_ids(recipe, g), kind)
     write_folder(out / "drafter", draft_config(family, model, recipe.weights), tensors)
     return out / "drafter"
+
+
+def _sinks(model: Model, kind: str) -> dict[str, Role]:
+    names, stem = (GGUF_LAYER, "blk") if kind == "gguf" else (HF_LAYER, "layers")
+    return {f"{n}.sinks": Role(f"{stem}.{n}.{names['sinks']}", (model.heads,), ("head",)) for n in model.sink_layers()}
 
 
 def _draft_ids(recipe: Recipe, g: Geometry) -> NDArray[np.int64]:

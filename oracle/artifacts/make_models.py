@@ -21,7 +21,10 @@ LLAMA = "llama"
 
 @dataclass(frozen=True)
 class Model:
-    """Everything that `make_artifact` can vary; its fields are the names of the overrides."""
+    """Everything that `make_artifact` can vary; its fields are the names of the overrides.
+
+    ``sinks``: none, ``all`` layers or the ``sliding`` ones.
+    """
 
     hidden: int
     intermediate: int
@@ -56,12 +59,18 @@ class Model:
     confidence: str = "none"
     sample_from_anchor: bool = False
     draft_vocab: int | None = None
+    sinks: str = "none"
 
     def geometry(self) -> Geometry:
         """The drafter geometry that a loader must find in the file."""
         names = {f.name for f in fields(Geometry)} & {f.name for f in fields(self)}
         values: dict[str, Any] = {n: getattr(self, n) for n in names}
         return Geometry(**values, target_hidden=self.hidden, window_source="none" if self.window is None else "file")
+
+    def sink_layers(self) -> tuple[int, ...]:
+        """The drafter's layers that have attention sinks."""
+        kinds = {"none": (False,) * self.layers, "all": (True,) * self.layers, "sliding": self.sliding}
+        return tuple(n for n, has in enumerate(kinds[self.sinks]) if has)
 
     def parts(self) -> Heads:
         """The parts of DFlash 2 and DSpark that a loader must find in the file."""

@@ -19,6 +19,7 @@ from oracle.artifacts.sizes import (
     finish_gguf,
     read_config_sizes,
     read_gguf_sizes,
+    released_taps,
     target_block_count,
     token_count,
     warn,
@@ -37,6 +38,7 @@ DEFAULT_THETA = 500000.0
 RELEASE_HIDDEN = 6656
 RELEASE_VOCAB = 202048
 RELEASE_MASK = 201818
+RELEASE_TAPS = (1, 13, 25, 37, 49)
 # Rows of the context's start that a ring cache keeps beside its window: a constant of the engine, not of the file (section 5.1).
 SINK = 64
 
@@ -93,6 +95,8 @@ def _from_gguf(container: Container) -> Description:
     window, source, warnings = _window(container, keys, "dflash.attention.sliding_window")
     layers = target_block_count(keys, taps, TARGET_LAYERS)
     finish_gguf(keys)
+    if sizes["hidden"] == RELEASE_HIDDEN:
+        warnings += released_taps(container, taps, RELEASE_TAPS)
     geometry = _geometry(
         sizes,
         vocab=vocab,
@@ -137,6 +141,8 @@ def _from_config(container: Container, names: set[str]) -> Description:
     context = context_length(config, "max_position_embeddings")
     inner.finish()
     warnings += more + finish_config(config)
+    if sizes["hidden"] == RELEASE_HIDDEN:
+        warnings += released_taps(container, taps, RELEASE_TAPS)
     geometry = _geometry(
         sizes, vocab=vocab, block=block, mask=mask, taps=taps, window=window, source=source, context=context, target_layers=target_layers
     )

@@ -5,12 +5,12 @@ Source: `specs/dflash-generic.md` sections 4 to 9 and 18; the meaning of a key i
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from oracle.artifacts.container import Container
 from oracle.artifacts.fields import BLOCK_SIZES, LARGEST_DIM, LARGEST_LAYERS, LARGEST_WINDOW, Fields
-from oracle.artifacts.heads import Heads, head_roles, read_config_heads, read_gguf_heads
+from oracle.artifacts.heads import Heads, head_roles, read_config_heads, read_gguf_heads, sink_roles
 from oracle.artifacts.muse import Description
 from oracle.artifacts.roles import drafter_roles
 from oracle.artifacts.ropes import THETA, read_rope
@@ -112,7 +112,8 @@ def _from_config(container: Container, names: set[str]) -> Description:
     inner.finish()
     warnings = tuple(finish_config(config))
     roles = drafter_roles(geometry, "hf", biases) | head_roles(geometry, switches.heads, "hf", names)
-    return Description(geometry, _dialect(geometry, switches), roles, warnings)
+    sinks = sink_roles(container, geometry, names, "hf")
+    return Description(geometry, replace(_dialect(geometry, switches), sinks=bool(sinks)), roles | sinks, warnings)
 
 
 def _either(inner: Fields, config: Fields, key: str) -> Fields:
@@ -180,7 +181,8 @@ def _from_gguf(container: Container, names: set[str]) -> Description:
     finish_gguf(keys)
     biases = any(name.endswith("attn_q.bias") for name in names)
     roles = drafter_roles(geometry, "gguf", biases) | head_roles(geometry, switches.heads, "gguf", names)
-    return Description(geometry, _dialect(geometry, switches), roles)
+    sinks = sink_roles(container, geometry, names, "gguf")
+    return Description(geometry, replace(_dialect(geometry, switches), sinks=bool(sinks)), roles | sinks)
 
 
 def _gguf_sliding(keys: Fields, layers: int) -> tuple[tuple[bool, ...], int | None]:

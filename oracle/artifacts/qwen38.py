@@ -19,9 +19,9 @@ from oracle.artifacts.sizes import (
     finish_config,
     finish_gguf,
     read_config_sizes,
+    released_taps,
     target_block_count,
     token_count,
-    warn,
 )
 from oracle.drafters.dialect import Dialect, Geometry
 from oracle.recipes import Rope
@@ -105,7 +105,8 @@ def _from_gguf(container: Container) -> Description:
     layers = target_block_count(keys, taps)
     finish_gguf(keys)
     geometry = replace(_geometry(container, sizes, vocab, block, mask, taps, context), target_layers=layers)
-    return Description(geometry, _dialect(geometry, eps, Rope(theta, sizes["head_dim"])), drafter_roles(geometry, "gguf"))
+    dialect = _dialect(geometry, eps, Rope(theta, sizes["head_dim"]))
+    return Description(geometry, dialect, drafter_roles(geometry, "gguf"), _taps(container, geometry))
 
 
 def _gguf_sizes(keys: Fields) -> dict[str, int]:
@@ -183,6 +184,7 @@ def _from_config(container: Container) -> Description:
     inner.finish()
     warnings = tuple(finish_config(config))
     geometry = replace(_geometry(container, sizes, vocab, block, mask, taps, context), target_layers=layers)
+    warnings += _taps(container, geometry)
     return Description(geometry, _dialect(geometry, eps, rope), drafter_roles(geometry, "hf"), warnings)
 
 
@@ -199,10 +201,12 @@ def _geometry(
         )
     if list(taps) != sorted(taps):
         fail(container.metadata_path, f"taps {show(list(taps))}: expected strictly rising target layers")
-    if sizes["hidden"] == RELEASE_HIDDEN and taps != RELEASE_TAPS:
-        warn(container, f"taps {list(taps)} (zero-based) are not the released {list(RELEASE_TAPS)}; check who wrote the file")
     made: dict[str, Any] = {"vocab": vocab, "block_size": block, "mask_token_id": mask, "tap_ids": taps, "context_length": context}
     return Geometry(**(made | sizes), target_hidden=sizes["hidden"], sliding=(False,) * LAYERS)
+
+
+def _taps(container: Container, g: Geometry) -> tuple[str, ...]:
+    return tuple(released_taps(container, g.tap_ids, RELEASE_TAPS)) if g.hidden == RELEASE_HIDDEN else ()
 
 
 def _dialect(g: Geometry, eps: float, rope: Rope) -> Dialect:

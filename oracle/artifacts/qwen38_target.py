@@ -38,6 +38,8 @@ def read(container: Container) -> TargetParts:
         _check_hash(container, tensors, layer, geometry)
     packed = "layers.0.mlp.experts.gate_up_proj" in tensors
     found = take(container, {n: _matrix(t) for n, t in tensors.items()}, target_roles(geometry, shards, packed))
+    left = sum(n.startswith(ASIDE) for n in container.tensors)
+    warnings += [f"{left} tensors of the vision part and of next-token prediction are not used: this is the text model"] if left else []
     return TargetParts(geometry, target_weights(found, geometry), formats_of(found.values()), tuple(warnings))
 
 
@@ -155,8 +157,10 @@ def _check_fixed(config: Fields) -> None:
     config.must_be("tie_word_embeddings", False)
     config.must_be("norm_topk_prob", True)
     config.must_be("indexer_kv_heads", 1)
-    config.ignore("router_aux_loss_coef", "output_router_logits", "split_ngram_parts", "mtp_num_hidden_layers", "attn_output_gate")
-    config.ignore("num_conv_states", "number_of_conv_states", "mlp_only_layers")
+    config.ignore("router_aux_loss_coef", "output_router_logits", "split_ngram_parts", "mtp_num_hidden_layers")
+    config.must_be("attn_output_gate", True)
+    config.must_be("mlp_only_layers", [])
+    config.ignore("num_conv_states", "number_of_conv_states")
 
 
 def _output_gate(config: Fields) -> str:

@@ -39,6 +39,7 @@ HF_LAYER = {
     "k_bias": "self_attn.k_proj.bias",
     "v_bias": "self_attn.v_proj.bias",
     "o_bias": "self_attn.o_proj.bias",
+    "sinks": "self_attn.sinks",
     "gate": "mlp.gate_proj.weight",
     "up": "mlp.up_proj.weight",
     "down": "mlp.down_proj.weight",
@@ -56,6 +57,7 @@ GGUF_LAYER = {
     "k_bias": "attn_k.bias",
     "v_bias": "attn_v.bias",
     "o_bias": "attn_output.bias",
+    "sinks": "attn_sinks.weight",
     "gate": "ffn_gate.weight",
     "up": "ffn_up.weight",
     "down": "ffn_down.weight",
@@ -105,6 +107,7 @@ def layer_roles(g: Geometry | TargetGeometry, names: dict[str, str], prefix: str
         "k_bias": (kv, ("head", "dim")),
         "v_bias": (kv, ("head", "dim")),
         "o_bias": ((h,), ("dim",)),
+        "sinks": ((g.heads,), ("head",)),
     }
     return {part: Role(prefix + names[part], *shapes[part]) for part in parts}
 

@@ -38,7 +38,7 @@ class Recipe:
 
     def stored(self, part: str) -> str:
         """The format of a role; ``q4_k`` mixes in q5_k and q6_k as the released files do (`specs/muse-glimmer.md` 4.1)."""
-        if part.endswith(("norm", "bias")):
+        if part.endswith(("norm", "bias", "sinks")):
             return self.norms
         if self.weights == "q4_k":
             return {"v": "q6_k", "down": "q6_k", "head": "q5_k"}.get(part, "q4_k")
@@ -57,6 +57,8 @@ def values_of(seed: int, key: str, shape: tuple[int, ...], small_row: int | None
         return np.exp(rng.normal(0.0, 0.35, shape)) * rng.uniform(0.7, 1.4)
     if part.endswith("bias"):
         return rng.normal(0.05, 0.2, shape)
+    if part == "sinks":
+        return rng.normal(0.5, 1.0, shape)
     width = shape[-1]
     rows = int(np.prod(shape[:-1]))
     matrix = rng.standard_normal((rows, width)) * np.exp2(rng.uniform(-1.0, 1.0, (rows, 1)))

@@ -91,6 +91,17 @@ def target_block_count(keys: Fields, taps: tuple[int, ...], most: int = LARGEST_
     return value
 
 
+def released_taps(container: Container, taps: tuple[int, ...], released: tuple[int, ...]) -> list[str]:
+    """A warning where the taps of a checkpoint of released size are not the released ones; the usual slip is one in the counting."""
+    if taps == released:
+        return []
+    steps = {a - b for a, b in zip(taps, released, strict=False)}
+    guess = "check who wrote the file"
+    if steps in ({1}, {-1}):
+        guess = f"each is one {'more' if steps == {1} else 'less'}: was a list counted from 1 taken for one from 0, or the other way?"
+    return [warn(container, f"taps {list(taps)} (zero-based) are not the released {list(released)}; {guess}")]
+
+
 def finish_config(config: Fields) -> list[str]:
     """Refuse unread dialect keys of a Hugging Face config; the messages name other unread keys."""
     config.ignore(*HARMLESS_CONFIG)

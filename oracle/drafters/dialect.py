@@ -86,6 +86,7 @@ class Dialect:
     tap_norm: bool = False
     ctx_layernorm: bool = False
     attn_gate: str = "none"
+    sinks: bool = False
     conv: bool = False
     selector: bool = False
     markov: str = "none"
@@ -122,7 +123,7 @@ class Dialect:
                     changes[key] = int(text)
                 elif key in self.CHOICES:
                     changes[key] = text
-                elif key in ("tap_norm", "ctx_layernorm", "conv", "selector"):
+                elif key in ("tap_norm", "ctx_layernorm", "sinks", "conv", "selector"):
                     changes[key] = {"on": True, "off": False}[text]
                 else:
                     changes[key] = None if text == "none" else float(text)

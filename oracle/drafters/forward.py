@@ -6,6 +6,7 @@ Source: `specs/dflash-generic.md` section 2; the family's switches are in its `D
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -153,7 +154,8 @@ def propose(
         if g.sliding[i]:
             visible = windowed(visible, d, context)
         scope, past = m.at(f"L{i}"), context.layer(i)
-        x, _ = decoder_layer(scope, layer, x, past, pos, visible, eps=d.eps, rope=d.rope, scale=d.attn_scale, gate=d.attn_gate, conv=d.conv)
+        how: dict[str, Any] = {"gate": d.attn_gate, "conv": d.conv, "sinks": d.sinks}
+        x, _ = decoder_layer(scope, layer, x, past, pos, visible, eps=d.eps, rope=d.rope, scale=d.attn_scale, **how)
     hidden = m.rms_norm("final_norm", x, w.norm, eps=d.eps)
     logits = output(m, hidden, w.head or head, d.output_multiplier, d.softcap)
     if d.window_rule == "SINK_RING":

@@ -16,7 +16,8 @@ class LayerWeights:
 
     ``q [head, dim, in]``, ``k, v [head, dim, in]`` (kv heads), ``o [dim, in]``, ``gate, up, down [dim, in]``;
     ``input_norm`` before attention, ``post_norm`` before the MLP; q/k norms ``[dim]`` (head width) or None;
-    biases ``[head, dim]`` for q, k, v and ``[dim]`` for o, or None; ``attn_gate [head, in]`` (per head) or ``[dim, in]`` or None.
+    biases ``[head, dim]`` for q, k, v and ``[dim]`` for o, or None; ``attn_gate [head, in]`` (per head) or ``[dim, in]`` or None;
+    ``sinks [head]``, a score of every head's softmax without a value, or None.
     DFlash 2's convolutions of both sublayers, or None: ``base [side, tap, dim]``, ``kernel [side, tap, group, in]``.
     """
 
@@ -36,6 +37,7 @@ class LayerWeights:
     v_bias: Weight | None = None
     o_bias: Weight | None = None
     attn_gate: Weight | None = None
+    sinks: Weight | None = None
     attn_conv_base: Weight | None = None
     attn_conv_kernel: Weight | None = None
     mlp_conv_base: Weight | None = None

@@ -37,6 +37,7 @@ from oracle.ops.selector_scores import selector_scores
 from oracle.ops.short_conv import short_conv
 from oracle.ops.sigmoid import sigmoid
 from oracle.ops.silu import silu
+from oracle.ops.sink_attention import sink_attention
 from oracle.ops.softcap import softcap
 from oracle.ops.softmax import softmax
 from oracle.ops.squash import squash
@@ -44,7 +45,7 @@ from oracle.ops.stream_gate import stream_gate
 from oracle.ops.swiglu import swiglu
 from oracle.ops.to_target import to_target
 
-_DENSE = (rms_norm, linear, rope, attention, swiglu, add, softcap, gate, gather, cells, given, argmax)
+_DENSE = (rms_norm, linear, rope, attention, sink_attention, swiglu, add, softcap, gate, gather, cells, given, argmax)
 _EXPERTS = (sigmoid, softmax, select, expert_weights, expert_linear, expert_sum)
 _HEADS = (dynamic_conv, selector_scores, choose, join, markov_state, markov_output, to_target)
 _STREAMS = (replicate, silu, squash, hc_read, hc_write, ngram, ple_gate, stream_gate)

@@ -18,11 +18,11 @@ from oracle.kit import Kit, Values
 from oracle.ops.base import Array, Operation, Tensor, Variance, Where, axes_of_first, gamma, is_zero, shape_of_first
 from oracle.recipes import Visible
 
-_EXP_ULPS = 1.0
+EXP_ULPS = 1.0
 _FLIP_REACH = 8.0  # standard deviations from a rounding midpoint within which a stored probability may fall on either side
 
 
-def _group(q: NDArray[Any], k: NDArray[Any]) -> int:
+def group(q: NDArray[Any], k: NDArray[Any]) -> int:
     if q.shape[1] % k.shape[1]:
         raise ValueError(f"attention: {q.shape[1]} query heads are not a multiple of {k.shape[1]} kv heads")
     return int(q.shape[1] // k.shape[1])
@@ -34,7 +34,7 @@ def formula(F: Kit, q: Values, k: Values, v: Values, *, visible: Visible, scale:
     ``probabilities``: bf16 or f16 where the normalised probabilities are rounded to it before they meet the values.
     """
     out = np.zeros(q.shape, F.dtype)
-    seen, g = visible.matrix(), _group(q, k)
+    seen, g = visible.matrix(), group(q, k)
     rows = seen.any(1)
     for h in range(q.shape[1]):
         scores = F.dot(q[rows, h], k[:, h // g]) * F.dtype.type(scale)
@@ -49,7 +49,7 @@ def formula(F: Kit, q: Values, k: Values, v: Values, *, visible: Visible, scale:
 
 
 @dataclass(frozen=True)
-class _Head:
+class Head:
     """One query head's exact softmax: scores s, probabilities p [row, cell], output o [row, dim]."""
 
     q: Array
@@ -61,18 +61,20 @@ class _Head:
     o: Array
 
 
-def _heads(y: Array, q: Tensor, k: Tensor, v: Tensor, visible: Visible, scale: float) -> list[_Head]:
-    seen, g = visible.matrix(), _group(q.data, k.data)
+def heads_of(y: Array, q: Tensor, k: Tensor, v: Tensor, visible: Visible, scale: float, sinks: Array | None = None) -> list[Head]:
+    """Every query head's softmax; with ``sinks [head]`` each sum has one more term, the exponential of the head's own score."""
+    seen, g = visible.matrix(), group(q.data, k.data)
     heads = []
     for h in range(q.data.shape[1]):
         qh, kh, vh = q.data[:, h], k.data[:, h // g], v.data[:, h // g]
         raw = qh @ kh.T * scale
         masked = np.where(seen, raw, -np.inf)
-        top = np.max(masked, -1, keepdims=True, initial=-np.inf)
+        top = np.max(masked, -1, keepdims=True, initial=-np.inf if sinks is None else sinks[h])
         shifted = np.where(seen, raw - np.where(np.isfinite(top), top, 0), 0.0)
         e = np.where(seen, np.exp(shifted), 0.0)
-        p = e / np.maximum(e.sum(-1, keepdims=True), np.finfo(float).tiny)
-        heads.append(_Head(qh, kh, vh, np.where(seen, raw, 0.0), shifted, p, y[:, h]))
+        total = e.sum(-1, keepdims=True) + (0.0 if sinks is None else np.exp(sinks[h] - top))
+        p = e / np.maximum(total, np.finfo(float).tiny)
+        heads.append(Head(qh, kh, vh, np.where(seen, raw, 0.0), shifted, p, y[:, h]))
     return heads
 
 
@@ -95,6 +97,22 @@ def _grouped_square(p: Array, groups: NDArray[np.intp] | None) -> Array:
 def noise(
     A: Arithmetic, y: Array, q: Tensor, k: Tensor, v: Tensor, *, visible: Visible, scale: float, probabilities: str = "f32"
 ) -> Variance:
+    return noise_of(A, y, heads_of(y, q, k, v, visible, scale), q, k, v, visible=visible, scale=scale, probabilities=probabilities)
+
+
+def noise_of(
+    A: Arithmetic,
+    y: Array,
+    heads: list[Head],
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    visible: Visible,
+    scale: float,
+    probabilities: str = "f32",
+) -> Variance:
+    """The rule, given every head's softmax."""
     n = visible.matrix().sum(1)[:, None].astype(float)
     a_d, b_d = A.energy(q.data.shape[2])
     a_c, b_c = A.energy(k.data.shape[0])
@@ -102,10 +120,10 @@ def noise(
     noisy_q, noisy_k, noisy_v = (not is_zero(t.total) for t in (q, k, v))
     groups = _equal_cells(k, v) if noisy_k or noisy_v else None
     inherited, own, common = np.zeros(y.shape), np.empty(y.shape), np.empty(y.shape)
-    g = _group(q.data, k.data)
-    for h, head in enumerate(_heads(y, q, k, v, visible, scale)):
+    g = group(q.data, k.data)
+    for h, head in enumerate(heads):
         score_own = A.w3 * (a_d * head.s**2 + b_d * scale**2 * (head.q**2 @ (head.k**2).T) + (0 if power_of_two else head.s**2))
-        score_own = score_own + A.w3 * (head.shifted**2 + 4 * _EXP_ULPS**2)
+        score_own = score_own + A.w3 * (head.shifted**2 + 4 * EXP_ULPS**2)
         if probabilities == "f32":
             own[:, h] = _through_softmax(head.p**2 * score_own, head)
         else:
@@ -135,14 +153,14 @@ def _flip_variance(store: str, p: Array, relative: Array) -> Array:
     return np.where(near, np.square(step / 2), 0.0)
 
 
-def _query_scores(vq: Array, head: _Head, scale: float) -> Array:
+def _query_scores(vq: Array, head: Head, scale: float) -> Array:
     """Score variance from the query, keys centred on ``k̄ = Σ p k``: a part common to all keys moves no probability."""
     mean = head.p @ head.k
     spread = vq @ (head.k**2).T - 2 * (vq * mean) @ head.k.T + (vq * mean**2).sum(-1, keepdims=True)
     return np.asarray(scale**2 * np.maximum(spread, 0))
 
 
-def _through_softmax(w: Array, head: _Head) -> Array:
+def _through_softmax(w: Array, head: Head) -> Array:
     """Σ_j w_j (v_j - o)²."""
     return np.asarray(np.maximum((w @ head.v**2) - 2 * (w @ head.v) * head.o + w.sum(-1, keepdims=True) * head.o**2, 0))
 
@@ -160,14 +178,17 @@ def bound(
     probabilities: str = "f32",
 ) -> Array:
     """T_det of 5.7.9 at the suspects, for any order and either softmax (two-pass or online); a stored probability may be one step off."""
-    u = 2.0**-24
-    heads = _heads(y, q, k, v, visible, scale)
-    seen = visible.matrix()
+    return bound_of(where, heads_of(y, q, k, v, visible, scale), visible, scale, probabilities)
+
+
+def bound_of(where: Where, heads: list[Head], visible: Visible, scale: float, probabilities: str = "f32") -> Array:
+    """The bound, given every head's softmax."""
+    u, seen = 2.0**-24, visible.matrix()
     out = np.empty(len(where[0]))
     for i, (row, h, d) in enumerate(zip(*where, strict=True)):
         head, see = heads[h], seen[row]
         n = int(see.sum())
-        dim, passes = q.data.shape[2], np.log(max(n, 1)) + 1
+        dim, passes = head.q.shape[1], np.log(max(n, 1)) + 1
         error = scale * gamma(dim + 1) * (np.abs(head.k[see]) @ np.abs(head.q[row])) + u * np.abs(head.s[row, see])
         error = error + 2 * u * np.abs(head.shifted[row, see]) + 6 * u
         e = np.expm1(error)
@@ -199,7 +220,13 @@ def rejudge(
     probabilities: str = "f32",
 ) -> Array:
     """Own variance at the suspects from the exact partial sums of the scores, the normaliser and the weighted sum."""
-    heads = _heads(y, q, k, v, visible, scale)
+    return rejudge_of(A, order, where, heads_of(y, q, k, v, visible, scale), visible, scale, probabilities)
+
+
+def rejudge_of(
+    A: Arithmetic, order: str, where: Where, heads: list[Head], visible: Visible, scale: float, probabilities: str = "f32"
+) -> Array:
+    """The own variance, given every head's softmax."""
     seen = visible.matrix()
     out = np.empty(len(where[0]))
     product = 0.0 if A.fma or summation.parse(order)[0] == "f64" else 1.0
@@ -207,7 +234,7 @@ def rejudge(
         head, see = heads[h], seen[row]
         products = head.k[see] * head.q[row] * scale
         score = np.square(summation.partial_sums(products, order)).sum(-1) + product * np.square(products).sum(-1)
-        score = score + head.s[row, see] ** 2 + head.shifted[row, see] ** 2 + 4 * _EXP_ULPS**2
+        score = score + head.s[row, see] ** 2 + head.shifted[row, see] ** 2 + 4 * EXP_ULPS**2
         p, o, values = head.p[row, see], head.o[row, d], head.v[see, d]
         normaliser = np.square(summation.partial_sums(p[None], order)).sum() + 3
         total = np.square(summation.partial_sums((p * values)[None], order)).sum() + product * np.square(p * values).sum()

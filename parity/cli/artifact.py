@@ -41,12 +41,14 @@ def make(family: str, size: str, weights: str, container: str | None, role: str 
 
 @click.command()
 @click.argument("path", type=click.Path(path_type=Path))
+@click.option("--target", type=click.Path(path_type=Path), help="Also: does this drafter belong to the target there?")
+@click.option("--family", type=click.Choice(FAMILIES), help="Needed where the file does not say.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
-def inspect(path: Path, as_json: bool) -> int:
-    """Validate an artifact: identity, family, dialect, geometry, tensors, and what is wrong."""
+def inspect(path: Path, target: Path | None, family: str | None, as_json: bool) -> int:
+    """Validate an artifact: identity, family, dialect, geometry, tensors and their dtypes, and what is wrong."""
     from oracle.artifacts import inspect_artifact
     from parity.cli.inspecting import lines
 
-    found = inspect_artifact(path)
+    found = inspect_artifact(path, family, target)
     click.echo(json.dumps(found, indent=1, default=str) if as_json else "\n".join(lines(found)))
     return 2 if found["problems"] else 0

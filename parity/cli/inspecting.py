@@ -25,7 +25,8 @@ def lines(found: dict[str, Any]) -> list[str]:
         out.append(f"  context cache of a ring: at most {bound['bytes']:,} bytes ({rows})")
     tensors = found["tensors"]
     if tensors:
-        out.append(f"  {len(tensors)} tensors, formats {', '.join(found['formats'])}")
+        stored = ", ".join(f"{n} in {f}" for f, n in found["dtypes"].items())
+        out.append(f"  {len(tensors)} tensors: {stored}")
         out += [f"    {t['name']:44s} {t['stored']:6s} {'x'.join(map(str, t['shape']))}" for t in tensors[:SHOWN_TENSORS]]
         if len(tensors) > SHOWN_TENSORS:
             out.append(f"    … {len(tensors) - SHOWN_TENSORS} more (--json lists all)")

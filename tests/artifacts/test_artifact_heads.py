@@ -162,3 +162,30 @@ def test_other_families_keep_refusing_these_parts(tmp_path: Path) -> None:
     folder = made(tmp_path, "safetensors", DFLASH2)[0]
     with pytest.raises(ArtifactError):
         open_drafter_files(folder, "muse-glimmer")
+
+
+SINKS = ("self_attn.sinks", "self_attn.attention_sink_bias")
+
+
+def edit(folder: Path, change: Any) -> Path:
+    import safetensors.numpy
+
+    file = folder / "model.safetensors"
+    loaded = safetensors.numpy.load_file(file)
+    change(loaded)
+    safetensors.numpy.save_file(loaded, file)
+    return folder
+
+
+def test_sinks_of_some_layers_are_refused(tmp_path: Path) -> None:
+    def plain(out: str) -> Path:
+        return made(tmp_path / out, "safetensors", {"sinks": "all"})[0]
+
+    renamed = edit(plain("a"), lambda t: t.update({f"layers.{n}.{SINKS[1]}": t.pop(f"layers.{n}.{SINKS[0]}") for n in range(2)}))
+    assert open_drafter_files(renamed).dialect.sinks
+    with pytest.raises(ArtifactError, match=r"attention sinks in layers \[1\]: expected them in every layer or in every sliding one"):
+        open_drafter_files(edit(plain("b"), lambda t: t.pop(f"layers.0.{SINKS[0]}")))
+    with pytest.raises(ArtifactError, match="expected one naming style"):
+        open_drafter_files(edit(plain("c"), lambda t: t.update({f"layers.1.{SINKS[1]}": t.pop(f"layers.1.{SINKS[0]}")})))
+    with pytest.raises(ArtifactError, match="has the shape"):
+        open_drafter_files(edit(plain("d"), lambda t: t.update({f"layers.1.{SINKS[0]}": np.zeros(3, np.float32)})))

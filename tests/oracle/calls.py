@@ -137,6 +137,13 @@ def attention_call(kind: str, rng: np.random.Generator) -> Stage:
     return stage("attention", Tensor(q, HEADS), Tensor(k, HEADS), Tensor(v, HEADS), visible=visible, scale=scale)
 
 
+def sink_attention_call(kind: str, rng: np.random.Generator) -> Stage:
+    """The same with a sink per head: far below the scores, among them, and above them."""
+    made = attention_call(kind, rng)
+    sinks = Weight.of(f32([-20.0, 0.5, 2.0, 6.0]), ("head",))
+    return stage("sink_attention", *made.args, sinks, **made.params)
+
+
 def pair_call(name: str, kind: str, rng: np.random.Generator, factor: float = 1.0) -> Stage:
     first, second = (Tensor(f32(c * data(kind, (16, 256), rng)), ROWS) for c in (factor, 1.0))
     return stage(name, first, second)
@@ -180,6 +187,7 @@ CALLS: dict[str, Callable[[str, np.random.Generator], Stage]] = {
     "rms_norm": norm_call,
     "rope": rope_call,
     "attention": attention_call,
+    "sink_attention": sink_attention_call,
     "swiglu": lambda kind, rng: pair_call("swiglu", kind, rng, 3.0),
     "add": lambda kind, rng: pair_call("add", kind, rng),
     "softcap": softcap_call,
