@@ -102,8 +102,9 @@ class Engine:
         return np.array([self.api.llama_sampler_sample(sampler, self.context, row) for row in range(rows)], np.int32)
 
     def why(self) -> str:
-        """Its last words that say something."""
-        return next((line for line in reversed(self.log) if line.strip(" .")), "it gives no reason").strip()
+        """The latest of its lines that names an error, else its last one that says something."""
+        said = [line.strip() for line in self.log if line.strip(" .")]
+        return next((line for line in reversed(said) if "error" in line), said[-1] if said else "it gives no reason")
 
     def __enter__(self) -> Engine:
         return self
