@@ -16,11 +16,12 @@ pytestmark = pytest.mark.slow
 ROOT = PACKAGE.parent
 FLAGS = "-O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=undefined"
 REDIRECT = "import sys, pathlib, native.sources as s; s.library_path = lambda name: pathlib.Path(sys.argv[1])\n"
-SUITE = "import pytest; sys.exit(pytest.main(['-q', '-x', '-p', 'no:cacheprovider', '-m', 'not slow', *sys.argv[2:]]))\n"
+SUITE = "import pytest; sys.exit(pytest.main(['-q', '-x', '-s', '-p', 'no:cacheprovider', '-m', 'not slow', *sys.argv[2:]]))\n"
 TOO_SHORT = """
 import numpy as np, native
 from native.tensors import ffi, view
-x, y = view(np.ones((4, 64), np.float32)), view(np.ones((5, 64), np.float32))
+short, out = np.ones((4, 64), np.float32), np.ones((5, 64), np.float32)
+x, y = view(short), view(out)
 x.shape[0] = 5
 with native.open_library("cpu").context(1) as ctx:
     ctx._calls.call("apply", b"silu", x, 1, ffi.new("double[]", [1.0]), 1, y)
@@ -43,8 +44,15 @@ def sanitized(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(library: Path, script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """The script in a process of its own, with the sanitizer's runtime loaded first, as a library built with it needs."""
-    runtime = subprocess.run(["g++", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True).stdout.strip()
-    options = {"LD_PRELOAD": runtime, "ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "print_stacktrace=1", "PYTHONMALLOC": "malloc"}
+    # The C++ library too: the sanitizer looks for what throws exceptions when it starts.
+    ask = [["g++", f"-print-file-name={name}"] for name in ("libasan.so", "libstdc++.so.6")]
+    first = [subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip() for command in ask]
+    options = {
+        "LD_PRELOAD": ":".join(first),
+        "ASAN_OPTIONS": "detect_leaks=0",
+        "UBSAN_OPTIONS": "print_stacktrace=1",
+        "PYTHONMALLOC": "malloc",
+    }
     command = [sys.executable, "-c", REDIRECT + script, str(library), *arguments]
     return subprocess.run(command, cwd=ROOT, env=os.environ | options, capture_output=True, text=True, check=False)
 
