@@ -92,7 +92,7 @@ def test_taps_out_of_order_and_of_another_row(altered, drafter):
     assert rows["kind"] in ("tap.row", "values.rows")
 
 
-@pytest.mark.parametrize("delta", [1, -1])
+@pytest.mark.parametrize("delta", [1, pytest.param(-1, marks=pytest.mark.slow)])
 def test_a_tap_of_the_next_layer(altered, drafter, delta):
     """The target is run again for the layers around: the second tap is one off."""
     from parity.explain.fusion import target_taps

@@ -119,7 +119,13 @@ def with_window(stage: Stage, window: int) -> np.ndarray:
 
 @pytest.mark.parametrize(
     ("context", "used", "first"),
-    [(2100, 1024, 0), (1030, 1024, 0), (1018, 1024, 7), (2100, 32768, 0), (2040, 32768, 9), (2100, 1500, 0)],
+    [
+        (1018, 1024, 7),
+        (2040, 32768, 9),
+        pytest.param(2100, 1024, 0, marks=pytest.mark.slow),
+        pytest.param(2100, 32768, 0, marks=pytest.mark.slow),
+        pytest.param(2100, 1500, 0, marks=pytest.mark.slow),
+    ],
 )
 def test_the_window_that_was_used_in_place_of_2048(context, used, first):
     """A cache that keeps 1,024 (or 32,768) rows: named as the window, with the first row that shows it, whatever the number."""
