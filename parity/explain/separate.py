@@ -14,7 +14,7 @@ from parity.explain.fitting import Fitter, fits
 from parity.judge import Judge
 
 # Rows that barely diverge may be brought back by chance: a group of its own begins with a row that is far off.
-FAR_OFF, MAX_UNITS, MAX_PARTS, TRIED = 3.0, 64, 6, 4
+FAR_OFF, MAX_UNITS, MAX_PARTS, TRIED, GIVEN_UP = 3.0, 64, 6, 4, 2
 
 
 def separate(judge: Judge, s: Suspect, ratio: Any) -> list[tuple[Suspect, list[Explanation]]]:
@@ -51,7 +51,7 @@ def _covered(
     """Greedy: what explains the worst row left, and every other row that it explains; (parts, rows left)."""
     left, given_up = [int(u) for u in units], list[int]()
     parts: list[Suspect] = []
-    while left and len(parts) < MAX_PARTS and len(given_up) <= TRIED:
+    while left and len(parts) < MAX_PARTS and len(given_up) < GIVEN_UP:
         unit = max(left, key=worst)
         if worst(unit) < FAR_OFF:
             break
