@@ -17,8 +17,8 @@ SUFFIXES = (".cpp", ".hpp", ".cu", ".cuh", ".metal", ".mm", ".py")
 
 FOLDERS: dict[str, tuple[str, ...]] = {
     "cpu": ("cpu",),
-    "cuda": ("cuda",),
-    "cuda-emu": ("cuda", "emu"),
+    "cuda": ("cuda", "cpu"),
+    "cuda-emu": ("cuda", "emu", "cpu"),
     "metal": ("metal",),
     "metal-emu": ("metal", "emu"),
 }

@@ -1,4 +1,4 @@
-// Entry points of the handshake, contexts and device memory.
+// Entry points of contexts and device memory.
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
@@ -14,25 +14,6 @@ namespace dlab {
 namespace {
 
 constexpr int64_t kMaxThreads = 256;
-
-struct Field {
-  const char* type;
-  const char* field;
-  size_t size, offset;
-};
-
-#define DLAB_FIELD(type, field) {#type, #field, sizeof(type), offsetof(type, field)}
-constexpr Field kLayout[] = {
-    DLAB_FIELD(dlab_tensor, data),          DLAB_FIELD(dlab_tensor, shape),       DLAB_FIELD(dlab_tensor, stride_bytes),
-    DLAB_FIELD(dlab_tensor, dtype),         DLAB_FIELD(dlab_tensor, ndim),        DLAB_FIELD(dlab_tensor, place),
-    DLAB_FIELD(dlab_tensor, reserved),      DLAB_FIELD(dlab_named_tensor, name),  DLAB_FIELD(dlab_named_tensor, tensor),
-    DLAB_FIELD(dlab_dump, struct_size),     DLAB_FIELD(dlab_dump, reserved),      DLAB_FIELD(dlab_dump, stage),
-    DLAB_FIELD(dlab_dump, row0),            DLAB_FIELD(dlab_dump, tensor),        DLAB_FIELD(dlab_info, struct_size),
-    DLAB_FIELD(dlab_info, abi_major),       DLAB_FIELD(dlab_info, abi_minor),     DLAB_FIELD(dlab_info, flags),
-    DLAB_FIELD(dlab_info, name),            DLAB_FIELD(dlab_info, version),       DLAB_FIELD(dlab_info, arithmetic),
-    DLAB_FIELD(dlab_info, source_hash),
-};
-#undef DLAB_FIELD
 
 const char* arithmetic() {
   static const std::string text = [] {
@@ -61,16 +42,6 @@ dlab_ctx* open_context(const char* options) {
   return new dlab_ctx(*kernels, static_cast<int>(threads));
 }
 
-std::vector<std::string> split_patterns(const char* text) {
-  std::vector<std::string> patterns;
-  for (const char* p = text; p && *p;) {
-    const size_t length = strcspn(p, ",");
-    if (length) patterns.emplace_back(p, length);
-    p += length + (p[length] == ',');
-  }
-  return patterns;
-}
-
 }  // namespace
 }  // namespace dlab
 
@@ -91,17 +62,6 @@ int32_t dlab_get_info(dlab_info* out) {
   }
 }
 
-int32_t dlab_layout(const char* type_name, const char* field, int64_t* size, int64_t* offset) {
-  if (!type_name || !field || !size || !offset) return set_error(DLAB_E_ARG, "layout: an argument is NULL");
-  for (const Field& known : kLayout)
-    if (!strcmp(known.type, type_name) && !strcmp(known.field, field)) {
-      *size = static_cast<int64_t>(known.size);
-      *offset = static_cast<int64_t>(known.offset);
-      return DLAB_OK;
-    }
-  return set_error(DLAB_E_ARG, "layout: no such type or field");
-}
-
 int32_t dlab_open(const char* options, dlab_ctx** out) {
   if (!out) return set_error(DLAB_E_ARG, "open: out is NULL");
   try {
@@ -119,18 +79,6 @@ int32_t dlab_open(const char* options, dlab_ctx** out) {
 }
 
 void dlab_close(dlab_ctx* ctx) { delete ctx; }
-
-const char* dlab_last_error(dlab_ctx*) { return last_error(); }
-
-int32_t dlab_set_dump(dlab_ctx* ctx, dlab_dump_fn fn, void* user, const char* patterns) {
-  return guarded(ctx, "set_dump", [&] {
-    std::vector<std::string> list = split_patterns(patterns);
-    if (fn && list.empty()) fail(DLAB_E_ARG, "no stage pattern; \"*\" means all stages");
-    ctx->dump_patterns = std::move(list);
-    ctx->dump = fn;
-    ctx->dump_user = user;
-  });
-}
 
 int32_t dlab_upload(dlab_ctx* ctx, const dlab_tensor* host, dlab_tensor* device) {
   return guarded(ctx, "upload", [&] {

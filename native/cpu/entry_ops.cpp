@@ -1,6 +1,5 @@
 // Entry points of the operations: validate, then call `ops`.
 #include <cmath>
-#include <cstring>
 
 #include "checks.hpp"
 #include "formats.hpp"
@@ -32,24 +31,13 @@ ops::Cells cells(const dlab_tensor* t, const char* name) {
   return {data, t->dtype, t->shape[0], t->shape[1], t->shape[2], t->shape[0] > 1 ? t->stride_bytes[0] : dense};
 }
 
-float widen(const uint8_t* data, int32_t dtype) {
-  float value;
-  uint16_t bits;
-  if (dtype == DLAB_F32) {
-    memcpy(&value, data, 4);
-    return value;
-  }
-  memcpy(&bits, data, 2);
-  return dtype == DLAB_F16 ? half_to_float(bits) : bfloat_to_float(bits);
-}
-
-void narrow(float value, int32_t dtype, uint8_t* data) {
-  if (dtype == DLAB_F32) {
-    memcpy(data, &value, 4);
-    return;
-  }
-  const uint16_t bits = dtype == DLAB_F16 ? float_to_half(value) : float_to_bfloat(value);
-  memcpy(data, &bits, 2);
+// Values of a 16- or 32-bit float; all dimensions but the first are flattened.
+ops::Values stored_rows(const dlab_tensor& t) {
+  const int64_t rows = t.ndim == 1 ? 1 : t.shape[0];
+  int64_t width = t.ndim == 1 ? t.shape[0] : 1;
+  for (int i = 1; i < t.ndim; ++i) width *= t.shape[i];
+  const int64_t dense = width * weight_format(t.dtype)->bytes;
+  return {static_cast<uint8_t*>(t.data), t.dtype, rows, width, rows > 1 ? t.stride_bytes[0] : dense};
 }
 
 }  // namespace
@@ -71,15 +59,7 @@ int32_t dlab_convert(dlab_ctx* ctx, const dlab_tensor* x, dlab_tensor* y) {
     require_tensor(y, "y", 0, {DLAB_F32, DLAB_F16, DLAB_BF16});
     require_same(x, y, "x", "y");
     require_distinct(y, x, "y", "x");
-    const int64_t rows = x->ndim == 1 ? 1 : x->shape[0];
-    int64_t width = x->ndim == 1 ? x->shape[0] : 1;
-    for (int i = 1; i < x->ndim; ++i) width *= x->shape[i];
-    const int64_t x_bytes = weight_format(x->dtype)->bytes, y_bytes = weight_format(y->dtype)->bytes;
-    ctx->pool.run(width ? rows : 0, [&](int64_t r, int) {
-      const uint8_t* from = static_cast<const uint8_t*>(x->data) + (rows > 1 ? r * x->stride_bytes[0] : 0);
-      uint8_t* to = static_cast<uint8_t*>(y->data) + (rows > 1 ? r * y->stride_bytes[0] : 0);
-      for (int64_t i = 0; i < width; ++i) narrow(widen(from + i * x_bytes, x->dtype), y->dtype, to + i * y_bytes);
-    });
+    ops::convert(*ctx, stored_rows(*x), stored_rows(*y));
   });
 }
 
@@ -217,13 +197,7 @@ int32_t dlab_concat(dlab_ctx* ctx, const dlab_tensor* parts, int32_t n_parts, dl
       width += sources.back().width;
     }
     require_shape(y, "y", {out.rows, width});
-    for (int64_t r = 0; r < out.rows; ++r) {
-      float* to = out.row(r);
-      for (const Rows& source : sources) {
-        if (source.width) memcpy(to, source.row(r), static_cast<size_t>(source.width) * 4);
-        to += source.width;
-      }
-    }
+    ops::concat(*ctx, sources, out);
   });
 }
 

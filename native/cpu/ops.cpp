@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "formats.hpp"
@@ -25,7 +26,46 @@ void pack_rows(dlab_ctx& ctx, Rows x, int64_t lanes, float* packed) {
   });
 }
 
+float widen(const uint8_t* data, int32_t dtype) {
+  float value;
+  uint16_t bits;
+  if (dtype == DLAB_F32) {
+    memcpy(&value, data, 4);
+    return value;
+  }
+  memcpy(&bits, data, 2);
+  return dtype == DLAB_F16 ? half_to_float(bits) : bfloat_to_float(bits);
+}
+
+void narrow(float value, int32_t dtype, uint8_t* data) {
+  if (dtype == DLAB_F32) {
+    memcpy(data, &value, 4);
+    return;
+  }
+  const uint16_t bits = dtype == DLAB_F16 ? float_to_half(value) : float_to_bfloat(value);
+  memcpy(data, &bits, 2);
+}
+
 }  // namespace
+
+void convert(dlab_ctx& ctx, const Values& x, const Values& y) {
+  const int64_t x_bytes = weight_format(x.dtype)->bytes, y_bytes = weight_format(y.dtype)->bytes;
+  each_row(ctx, x.width ? x.rows : 0, [&](int64_t r) {
+    const uint8_t* from = x.data + r * x.row_bytes;
+    uint8_t* to = y.data + r * y.row_bytes;
+    for (int64_t i = 0; i < x.width; ++i) narrow(widen(from + i * x_bytes, x.dtype), y.dtype, to + i * y_bytes);
+  });
+}
+
+void concat(dlab_ctx&, const std::vector<Rows>& parts, Rows y) {
+  for (int64_t r = 0; r < y.rows; ++r) {
+    float* to = y.row(r);
+    for (const Rows& part : parts) {
+      if (part.width) memcpy(to, part.row(r), static_cast<size_t>(part.width) * 4);
+      to += part.width;
+    }
+  }
+}
 
 void dequant(dlab_ctx& ctx, const Weight& w, Rows y) {
   if (!w.width) return;

@@ -21,10 +21,19 @@ struct Cells {
   int64_t cells, kv_heads, dim, cell_bytes;
 };
 
+// Rows of F32, F16 or BF16 values, row_bytes apart.
+struct Values {
+  uint8_t* data;
+  int32_t dtype;
+  int64_t rows, width, row_bytes;
+};
+
 // cos and sin of pos * inv_freq, angles in double, rounded to f32: [row][pair][2].
 std::vector<float> rope_table(const int64_t* pos, int64_t rows, const double* inv_freq, int64_t pairs, double mscale);
 
 void dequant(dlab_ctx& ctx, const Weight& w, Rows y);
+void convert(dlab_ctx& ctx, const Values& x, const Values& y);
+void concat(dlab_ctx& ctx, const std::vector<Rows>& parts, Rows y);
 // w: nullptr, or as many values as a group (shared) or a whole row has.
 void rms_norm(dlab_ctx& ctx, Rows x, const float* w, int64_t w_size, double eps, double offset, int64_t groups, Rows y);
 void linear(dlab_ctx& ctx, Rows x, const Weight& w, const float* bias, Rows y);

@@ -1,0 +1,1 @@
+#include "cuda_emu.hpp"  // the emulation of this CUDA header
