@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 NATIVE := $(shell find native -name '*.cpp' -o -name '*.hpp' -o -name '*.h' -o -name '*.c' -o -name 'CMakeLists.txt')
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: parity test test-all test-peers test-llama bench calibration score native lint clean
+.PHONY: native-cuda native-cuda-emu parity-cuda parity test test-all test-peers test-llama bench calibration score native lint clean
 
 parity: $(VENV)/.real native
 	$(BIN)/python -m parity.suite --out build/parity
@@ -23,6 +23,10 @@ test-peers: $(VENV)/.peers $(VENV)/.real native
 test-llama: $(VENV)/.llama $(VENV)/.real native
 	$(BIN)/python -m pytest -m peers tests/peers/test_llama_cpp.py
 
+# On a machine with an NVIDIA GPU: every family op by op and fused, the tiny cases under compute-sanitizer where it is, the benchmarks.
+parity-cuda: $(VENV)/.real native-cuda
+	$(BIN)/python -m parity.device --out build/parity-cuda
+
 bench: $(VENV)/.dev native
 	$(BIN)/parity bench
 
@@ -35,6 +39,14 @@ score: $(VENV)/.dev native
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m parity.scoring --out docs/score.md
 
 native: $(VENV)/.native
+
+# The CUDA sources on the emulator (native/emu); also built on first use.
+native-cuda-emu: native
+	$(BIN)/python -m native.building cuda-emu
+
+# The CUDA library; needs nvcc, but no GPU.
+native-cuda: native
+	$(BIN)/python -m native.building cuda
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

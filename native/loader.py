@@ -17,7 +17,6 @@ from native.tensors import ffi
 
 HANDSHAKE = ("get_info", "layout", "open", "close", "last_error")
 CAPABILITIES = {1: "ops", 2: "fused", 4: "dumps", 8: "device", 16: "emulated"}
-_REBUILD = "rebuild it with `make native`"
 
 
 def open_library(name_or_path: str | Path) -> Library:
@@ -116,7 +115,8 @@ def _check_sources(info: Info) -> None:
     want = sources.source_hash(name)
     if info.source_hash != want:
         found = info.source_hash[:12] or "no hash"
-        raise NativeError("LOAD", f"{info.path}: built from other sources ({found}, the package has {want[:12]}); {_REBUILD}")
+        make = "make native" if name == "cpu" else f"make native-{name}"
+        raise NativeError("LOAD", f"{info.path}: built from other sources ({found}, the package has {want[:12]}); rebuild it with `{make}`")
 
 
 @contextmanager

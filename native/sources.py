@@ -42,13 +42,25 @@ def library_path(name: str) -> Path:
     """The installed shared library ``name``; `NativeError` says where it was looked for and how to build it."""
     if name not in FOLDERS:
         raise NativeError("LOAD", f"library {name!r} is unknown: expected one of {', '.join(FOLDERS)}, or the path of a shared library")
-    file = f"libdlab_{name.replace('-', '_')}{'.dylib' if sys.platform == 'darwin' else '.so'}"
+    file = file_name(name)
     looked = list(dict.fromkeys(folder / file for folder in _library_folders()))
     for path in looked:
         if path.is_file():
             return path
     places = ", ".join(str(p.parent) for p in looked)
-    raise NativeError("LOAD", f"library {name!r} is not built: {file} is not in {places}; build it with `make native`")
+    make = "make native" if name == "cpu" else f"make native-{name}"
+    raise NativeError("LOAD", f"library {name!r} is not built: {file} is not in {places}; build it with `{make}`")
+
+
+def file_name(name: str) -> str:
+    """File of the library ``name``."""
+    return f"libdlab_{name.replace('-', '_')}{'.dylib' if sys.platform == 'darwin' else '.so'}"
+
+
+def library_folder() -> Path:
+    """Where libraries are installed: beside the CPU library, or where it would be."""
+    folders = list(_library_folders())
+    return next((f for f in folders if (f / file_name("cpu")).is_file()), folders[0])
 
 
 def _library_folders() -> Iterator[Path]:

@@ -101,6 +101,8 @@ PRESETS = {
     "f32-sequential": Arithmetic("f32-sequential", declared=True),
     "f32-pairwise": Arithmetic("f32-pairwise", order="pairwise", norm_sum="pairwise", declared=True),
     "f32-blocked": Arithmetic("f32-blocked", order="blocked:64", norm_sum="blocked:64", declared=True),
+    # The CUDA library: products in 32 lanes, scores and values in sequence; sequential bounds them all and is not declared.
+    "cuda-f32": Arithmetic("cuda-f32", norm_sum="f64", fma=True),
     "cpu": Arithmetic("cpu", order="blocked:256", norm_sum="f64", fma=True, declared=True),
     "bf16": Arithmetic("bf16", store=(("*", "bf16"),)),
     "f16": Arithmetic("f16", store=(("*", "f16"),)),

@@ -27,12 +27,24 @@ def _adapter(adapter: Adapter) -> dict[str, Any]:
 
 
 def _library(name: str) -> dict[str, Any]:
+    import shutil
+
     import native
 
     try:
-        info = native.open_library(name).info
+        library = native.open_library(name)
+        info = library.info
+        if "device" in info.flags:
+            library.context().close()  # says why there is no device
     except (native.NativeError, OSError) as e:
-        return {"name": name, "ready": False, "about": str(e)}
+        about = str(e)
+        if name == "cuda-emu":
+            about = "not built from the present sources; it is, on first use (a minute), or now by make native-cuda-emu"
+        elif name == "cuda" and getattr(e, "status", "") == "LOAD":
+            about = "not built; make native-cuda builds it"
+            if not shutil.which("nvcc"):
+                about += ", once nvcc is here (pip install nvidia-cuda-nvcc)"
+        return {"name": name, "ready": name == "cuda-emu", "about": about}
     where = "emulated" if "emulated" in info.flags else "device" if "device" in info.flags else "host"
     arithmetic = ",".join(f"{k}={v}" for k, v in info.arithmetic.items())
     return {"name": name, "ready": True, "about": f"{info.name} {info.version}, {where}, {', '.join(sorted(info.flags))}; {arithmetic}"}

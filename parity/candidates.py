@@ -17,31 +17,35 @@ from parity.errors import UsageError
 if TYPE_CHECKING:
     from dumps import DumpWriter
 
-LIBRARIES = ("cpu",)
+LIBRARIES = ("cpu", "cuda", "cuda-emu")
 NUMPY = tuple(name for name in arithmetics.PRESETS if name not in LIBRARIES)
 ENTRIES = ("auto", "op", "fused")
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A parsed ``--candidate``: ``kind`` is numpy, library, adapter or callable. ``mapping``: a file in place of an adapter's own."""
+    """A parsed ``--candidate``: ``kind`` is numpy, library, adapter or callable. ``mapping``: a file in place of an adapter's own.
+    ``schedule``: when the work of an emulated library runs, None for its own (eager)."""
 
     spec: str
     kind: str
     entry: str = "auto"
     mapping: str | None = None
+    schedule: str | None = None
 
     @property
     def name(self) -> str:
         return self.spec if self.entry == "auto" else f"{self.spec} ({self.entry})"
 
 
-def parse(spec: str, entry: str = "auto", mapping: str | None = None) -> Candidate:
-    """``f32 … | f64 | cpu | PATH.so | llama.cpp | module:callable``; `UsageError` lists what is known."""
+def parse(spec: str, entry: str = "auto", mapping: str | None = None, schedule: str | None = None) -> Candidate:
+    """``f32 … | f64 | cpu | cuda | cuda-emu | PATH.so | llama.cpp | module:callable``; `UsageError` lists what is known."""
     if entry not in ENTRIES:
         raise UsageError(f"entry {entry!r}: expected one of {', '.join(ENTRIES)}")
     if spec in LIBRARIES or spec.endswith((".so", ".dylib")):
-        return Candidate(spec, "library", entry)
+        return Candidate(spec, "library", entry, schedule=_schedule(schedule))
+    if schedule is not None:
+        raise UsageError(f"--schedule: {spec!r} is no emulated library; expected cuda-emu or the path of one")
     if spec == "f64" or spec in NUMPY:
         return Candidate(spec, "numpy")
     if spec in ADAPTERS:
@@ -54,6 +58,12 @@ def parse(spec: str, entry: str = "auto", mapping: str | None = None) -> Candida
     raise UsageError(f"candidate {spec!r} is unknown: expected {known}, a PATH.so, or module:callable")
 
 
+def _schedule(text: str | None) -> str | None:
+    if text is not None and text not in ("eager", "late") and not (text.isdigit() and len(text) < 19):
+        raise UsageError(f"--schedule {text}: expected eager, late, or a number (the seed of an order between the two)")
+    return text
+
+
 def declared(candidate: Candidate, text: str | None) -> Arithmetic:
     """The arithmetic to judge by: ``--arithmetic``, else what the candidate is known to do."""
     if text is not None:
@@ -62,7 +72,7 @@ def declared(candidate: Candidate, text: str | None) -> Arithmetic:
         return arithmetics.named(candidate.spec)
     if candidate.kind == "adapter":
         return arithmetics.named(ADAPTERS[candidate.spec].arithmetic)
-    return arithmetics.named("cpu") if candidate.spec == "cpu" else arithmetics.named("f32")
+    return arithmetics.named({"cpu": "cpu", "cuda": "cuda-f32", "cuda-emu": "cuda-f32"}.get(candidate.spec, "f32"))
 
 
 def execute(candidate: Candidate, case: Case, out: Path, fault: str | None, threads: int = 0) -> None:
@@ -106,10 +116,15 @@ def _numpy(candidate: Candidate, case: Case, out: Path, fault: str | None) -> No
 def _library(candidate: Candidate, case: Case, out: Path, fault: str | None, threads: int) -> None:
     import native
     from dumps import DumpWriter
+    from native.building import ensure
+    from parity.emulated import emulated
     from parity.native_drafter import run_fused
     from parity.native_reading import Native
 
-    library = native.open_library(candidate.spec)
+    spec = candidate.spec
+    if spec == "cuda-emu":
+        spec = str(ensure(spec))
+    library = native.open_library(spec)
     info = library.info
     entry = candidate.entry
     if entry == "auto":
@@ -123,11 +138,14 @@ def _library(candidate: Candidate, case: Case, out: Path, fault: str | None, thr
         "arithmetic": info.arithmetic,
         "entry": entry,
     }
-    with library.context(threads) as context, DumpWriter(out, case.describe(), _provenance(candidate, fault, **about)) as writer:
-        if entry == "fused":
-            run_fused(_wrong(case, fault, out), context, writer)
-        else:
-            _recorded(case, Native(context), fault, writer, arithmetics.named("f32"))
+    with emulated(info, candidate.schedule, out):
+        if "emulated" in info.flags:
+            about["schedule"] = candidate.schedule or "eager"
+        with library.context(threads) as context, DumpWriter(out, case.describe(), _provenance(candidate, fault, **about)) as writer:
+            if entry == "fused":
+                run_fused(_wrong(case, fault, out), context, writer)
+            else:
+                _recorded(case, Native(context), fault, writer, arithmetics.named("f32"))
 
 
 def _wrong(case: Case, fault: str | None, out: Path) -> Case:

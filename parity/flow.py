@@ -12,6 +12,8 @@ from oracle.arithmetic import Arithmetic
 from parity import candidates
 from parity.case import Case
 from parity.comparing import compare_dump
+from parity.emulated import clear_findings, read_findings
+from parity.errors import CandidateError
 from parity.models import Progress
 from parity.report import Report
 from parity.worker import run_worker
@@ -41,9 +43,16 @@ def run_candidate(
         out = folder / "dump"
         if out.exists():
             shutil.rmtree(out)
+        clear_findings(out)
         if progress:
             progress(f"candidate {candidate.name}")
-        seconds = run_worker(candidate, case_folder, out, fault=fault, threads=threads, timeout=timeout)
+        seconds, died = 0.0, None
+        try:
+            seconds = run_worker(candidate, case_folder, out, fault=fault, threads=threads, timeout=timeout)
+        except CandidateError as error:
+            if not (read_findings(out) and out.exists()):
+                raise
+            died = error  # the finding says why; what was recorded before is compared all the same
         report = compare_dump(
             case,
             open_dump(out),
@@ -55,6 +64,9 @@ def run_candidate(
             progress=progress,
         )
         report.timing["candidate_s"] = seconds
+        report.findings = read_findings(out)
+        if died is not None:
+            report.notes.append(str(died))
         return report
     finally:
         if keep is None:

@@ -24,6 +24,8 @@ def text(report: Report, *, every_stage: bool = False, color: bool = False, widt
     console.print(headline(report))
     for line in facts(report):
         console.print("  " + line)
+    for f in report.findings:
+        console.print(f"  {f['kind']} ({f['count']} times): {f['text']}")
     if report.divergences:
         console.print()
         for d in report.divergences[:SHOWN_DIVERGENCES]:
@@ -49,6 +51,9 @@ def text(report: Report, *, every_stage: bool = False, color: bool = False, widt
 def headline(report: Report) -> str:
     """The first line: the verdict, and the first divergence if there is one."""
     name = f"{report.case['family']} {report.case['role']}, candidate {report.candidate.get('candidate', '?')}"
+    if report.findings:
+        more = f" (and {len(report.findings) - 1} more)" if len(report.findings) > 1 else ""
+        return f"{report.verdict.upper()} {report.findings[0]['text']}{more} - {name}"
     if report.verdict == "divergence":
         d = report.divergences[0]
         more = f" (and {len(report.divergences) - 1} more)" if len(report.divergences) > 1 else ""
@@ -75,7 +80,8 @@ def facts(report: Report) -> list[str]:
     sizes = f"{g['layers']} layers, hidden {g['hidden']}, heads {g['heads']}/{g['kv_heads']} of {g['head_dim']}, {window}{sink}{rule}"
     steps = ", ".join(f"{s['kind']} {s['rows']}@{s['at']}" for s in report.case["steps"][:8])
     more = "" if len(report.case["steps"]) <= 8 else f", … {len(report.case['steps'])} steps"
-    where = f"{c.get('where', '?')}{', ' + c['entry'] if c.get('entry') else ''}"
+    schedule = f"schedule {c['schedule']}" if c.get("schedule") else ""
+    where = ", ".join(part for part in (c.get("where", "?"), c.get("entry") or "", schedule) if part)
     lines = [
         f"case: {report.case['name']}: {steps}{more}",
         f"geometry: {sizes}",

@@ -106,7 +106,8 @@ class Margin:
 
 @dataclass
 class Report:
-    """The whole finding. ``verdict``: parity, divergence or inconclusive; ``divergences[0]`` is the first in causal order."""
+    """The whole finding. ``verdict``: parity, divergence or inconclusive, or what an emulator found first (race, hazard, out-of-bounds,
+    uninitialised, divergent-sync, api); ``divergences[0]`` is the first in causal order."""
 
     case: dict[str, Any]
     geometry: dict[str, Any]
@@ -122,6 +123,7 @@ class Report:
     missing: list[str] = field(default_factory=list)
     unseen: list[str] = field(default_factory=list)
     extra: list[str] = field(default_factory=list)
+    findings: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     versions: dict[str, str] = field(default_factory=dict)
     timing: dict[str, float] = field(default_factory=dict)
@@ -136,6 +138,8 @@ class Report:
 
     @property
     def verdict(self) -> str:
+        if self.findings:
+            return str(self.findings[0]["kind"])
         if self.divergences:
             return "divergence"
         return "inconclusive" if self.missing or self.uncertified or self.inconclusive or not self.compared else "parity"
@@ -146,7 +150,7 @@ class Report:
 
     @property
     def exit_status(self) -> int:
-        return EXIT[self.verdict]
+        return EXIT.get(self.verdict, 1)
 
     def counts(self) -> Counter[str]:
         return Counter(s.verdict for s in self.stages)

@@ -53,6 +53,7 @@ class Entry:
     candidate: str = "cpu"
     entry: str = "op"
     fault: str | None = None
+    schedule: str | None = None
 
 
 def _muse(models: Path, dialect: dict[str, str], appends: tuple[int, ...]) -> Case:
@@ -70,6 +71,13 @@ def _qwen3(models: Path, accepts: tuple[int, ...]) -> Case:
     model, borrowed = seeded("qwen3", "bf16", 1, models)
     assert borrowed is not None
     return drafter_case(model, borrowed, family="qwen3", appends=(17, 8), accepts=accepts, seed=3)
+
+
+def _emulated(models: Path) -> Case:
+    """As few rows as show every stage: an emulated kernel is a thousand times slower than a compiled one."""
+    model, borrowed = seeded("qwen3", "bf16", 1, models)
+    assert borrowed is not None
+    return drafter_case(model, borrowed, family="qwen3", appends=(5, 2), seed=3)
 
 
 def _family(models: Path, family: str, role: str) -> Case:
@@ -117,6 +125,7 @@ ENTRIES = (
     Entry("qwen38-t", "qwen38-flash-next target", partial(_family, family="qwen38-flash-next", role="target")),
     Entry("dflash2", "qwen3 with DFlash 2, fused", partial(_heads, name="dflash2"), entry="fused"),
     Entry("dspark", "qwen3 with DSpark, fused", partial(_heads, name="dspark"), entry="fused"),
+    Entry("cuda-emu", "qwen3 bf16, fused, CUDA emulated", _emulated, candidate="cuda-emu", entry="fused", schedule="late"),
     Entry("c", "SmolLM2-135M, real text", _smollm2),
     Entry("d", f"planted {FAULT.partition(':')[0]} in qwen3", partial(_qwen3, accepts=()), fault=FAULT),
 )
@@ -163,7 +172,7 @@ def _one(entry: Entry, out: Path) -> tuple[Report | None, str, float]:
     folder = out / entry.key
     try:
         case = entry.make(out / "models" / entry.key)
-        candidate = parse(entry.candidate, entry.entry)
+        candidate = parse(entry.candidate, entry.entry, schedule=entry.schedule)
         report = run_candidate(case, candidate, declared(candidate, None), fault=entry.fault, keep=folder, certify=True)
     except Exception as e:
         explain(e)

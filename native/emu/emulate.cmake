@@ -24,6 +24,9 @@ function(dlab_emulate_cuda target)
   foreach(source IN LISTS ARGN)
     get_filename_component(path ${source} ABSOLUTE BASE_DIR ${CMAKE_CURRENT_SOURCE_DIR})
     file(RELATIVE_PATH name ${CMAKE_CURRENT_SOURCE_DIR} ${path})
+    if(name MATCHES "^\\.\\.")  # from elsewhere
+      get_filename_component(name ${path} NAME)
+    endif()
     get_filename_component(extension ${name} LAST_EXT)
     set(out ${CMAKE_CURRENT_BINARY_DIR}/${target}_emulated/${name})
     if(extension STREQUAL ".cu")
@@ -38,7 +41,7 @@ function(dlab_emulate_cuda target)
       COMMENT "Translating ${name} for the emulator")
     list(APPEND generated ${out})
   endforeach()
-  set(options -O2 -g1 -ffp-contract=off -fno-strict-aliasing -ffile-prefix-map=${CMAKE_CURRENT_BINARY_DIR}=/emulated
+  set(options -O1 -g1 -ffp-contract=off -fno-strict-aliasing -ffile-prefix-map=${CMAKE_CURRENT_BINARY_DIR}=/emulated
     -fdebug-prefix-map=${CMAKE_CURRENT_BINARY_DIR}=/emulated -Wno-unknown-pragmas)
   if(NOT CMAKE_CXX_FLAGS MATCHES "-fsanitize=[a-z,]*(address|thread)")
     list(APPEND options -fsanitize=thread)

@@ -160,11 +160,6 @@ bool run_block(Index index) {
 
 }  // namespace
 
-Arena& shared_memory() {
-  static auto* arena = new Arena(4 << 20, true);
-  return *arena;
-}
-
 void wake(Thread& t, uint64_t result) {
   t.result = result;
   if (t.state == State::AtWarp) make_ready(t);

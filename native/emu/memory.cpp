@@ -144,15 +144,10 @@ void Arena::copy_initialised(const void* to, const Arena& from_arena, const void
 }
 
 // Address space only: pages count when they are touched.
-Arena& device_memory() {
-  static auto* arena = new Arena(size_t{256} << 30, true);
-  return *arena;
-}
-
-Arena& pinned_memory() {
-  static auto* arena = new Arena(size_t{64} << 30, false);
-  return *arena;
-}
+Arena* const device_arena = new Arena(size_t{256} << 30, true);
+Arena* const pinned_arena = new Arena(size_t{64} << 30, false);
+Arena* const shared_arena = new Arena(size_t{4} << 20, true);
+const uintptr_t module_base = module().base;
 
 std::string whereabouts(const Arena& arena, const char* name, const void* p) {
   const Allocation* a = arena.find(p);
@@ -166,7 +161,5 @@ bool in_module(const void* p) {
   const auto at = reinterpret_cast<uintptr_t>(p);
   return at >= module().base && at < module().end;
 }
-
-uint32_t code_of(const void* return_address) { return static_cast<uint32_t>(reinterpret_cast<uintptr_t>(return_address) - module().base); }
 
 }  // namespace emu

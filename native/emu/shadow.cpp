@@ -136,6 +136,7 @@ void check_cell(Arena& arena, const void* p, uint8_t bytes, const Access& a) {
 
 void check_range(Arena& arena, const void* p, size_t bytes, const Access& a) {
   const auto first = reinterpret_cast<uintptr_t>(p), end = first + bytes;
+  if (bytes == 4 && first % 4 == 0) return check_cell(arena, p, 0xf, a);
   for (uintptr_t at = first & ~uintptr_t{3}; at < end; at += 4) {
     const unsigned low = at < first ? static_cast<unsigned>(first - at) : 0, high = end - at < 4 ? static_cast<unsigned>(end - at) : 4;
     check_cell(arena, reinterpret_cast<const void*>(at), static_cast<uint8_t>((1u << high) - (1u << low)), a);

@@ -10,8 +10,6 @@
 
 namespace emu {
 
-Arena& shared_memory();
-
 // An access of instrumented code, in a kernel or on the host.
 void access(const void* p, size_t bytes, bool write, const void* return_address);
 

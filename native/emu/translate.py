@@ -74,10 +74,13 @@ def _callee(source: Source, launch: int) -> int:
     """First token of the kernel named before ``<<<``: a qualified name, perhaps with template arguments."""
     at = source.solid(launch - 1, -1)
     if source.tokens[at] == ">":
-        depth = 0
+        angles = parentheses = 0
         while at >= 0:
-            depth += {">": 1, "<": -1}.get(source.tokens[at], 0)
-            if depth == 0:
+            token = source.tokens[at]
+            parentheses += {")": 1, "(": -1}.get(token, 0)
+            if parentheses == 0:
+                angles += {">": 1, "<": -1}.get(token, 0)
+            if angles == 0:
                 break
             at -= 1
         at = source.solid(at - 1, -1)
@@ -180,7 +183,8 @@ def _variable(source: Source, kind: str, name: int, dims: str, dynamic: bool, li
     if dynamic:
         return f"{storage}{kind}* const {word} = static_cast<{kind}*>(::emu::shared_variable(emu_{word}, 0)); "
     alias = f"typedef {kind} emu_type_{word}{dims}; "
-    return f"{alias}{storage}emu_type_{word}& {word} = *static_cast<emu_type_{word}*>(::emu::shared_variable(emu_{word}, sizeof(emu_type_{word}))); "
+    address = f"::emu::shared_variable(emu_{word}, sizeof(emu_type_{word}))"
+    return f"{alias}{storage}emu_type_{word}& {word} = *static_cast<emu_type_{word}*>({address}); "
 
 
 def translate(text: str, name: str) -> str:
@@ -207,7 +211,8 @@ def main() -> int:
     except (OSError, TranslationError) as error:
         print(f"translate: {error}", file=sys.stderr)
         return 2
-    options.out.write_text(made)
+    if not options.out.exists() or options.out.read_text() != made:  # what stays the same is not compiled again
+        options.out.write_text(made)
     return 0
 
 

@@ -13,9 +13,12 @@ from parity.cli import options as shared
 @click.command()
 @shared.case_options
 @click.option("--case", "case_path", type=click.Path(path_type=Path), help="A saved case folder instead of the options above.")
-@click.option("--candidate", default="cpu", show_default=True, help="cpu, f32, bf16, f64, a preset, llama.cpp, PATH.so, module:callable.")
+@click.option(
+    "--candidate", default="cpu", show_default=True, help="cpu, cuda, cuda-emu, f32, f64, a preset, llama.cpp, PATH.so, module:callable."
+)
 @click.option("--entry", type=click.Choice(("auto", "op", "fused")), default="auto", show_default=True, help="Which entry of a library.")
 @click.option("--mapping", type=click.Path(path_type=Path), help="A mapping file in place of an adapter's own (docs/engines.md).")
+@click.option("--schedule", metavar="eager|late|N", help="When the work of an emulated library runs; N seeds an order between the two.")
 @click.option("--fault", metavar="SPEC", help="Plant a mistake in the candidate, e.g. norm.eps:factor=10 (see parity faults).")
 @click.option("--threads", type=click.IntRange(0, 256), default=0, help="Threads of a library; 0 is its default.")
 @click.option("--timeout", type=float, default=600.0, show_default=True, help="Seconds the candidate may take.")
@@ -27,6 +30,7 @@ def run(
     candidate: str,
     entry: str,
     mapping: Path | None,
+    schedule: str | None,
     fault: str | None,
     threads: int,
     timeout: float,
@@ -53,7 +57,7 @@ def run(
     from parity.faults import parse as parse_fault
     from parity.flow import run_candidate
 
-    parsed = candidates.parse(candidate, entry, None if mapping is None else str(mapping.resolve()))
+    parsed = candidates.parse(candidate, entry, None if mapping is None else str(mapping.resolve()), schedule)
     judged = candidates.declared(parsed, arithmetic)
     if fault:
         parse_fault(fault)

@@ -1,0 +1,77 @@
+"""Building the libraries that are not built at installation: the emulated one on first use, the CUDA one where it is asked for.
+
+    python -m native.building cuda-emu | cuda
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from native import sources
+from native.errors import NativeError
+
+TARGETS = {"cuda-emu": "DLAB_EMULATE", "cuda": "DLAB_CUDA"}
+"""Libraries built by this module, and the CMake option of each."""
+
+
+def ensure(name: str) -> Path:
+    """The library ``name`` built from the present sources: the installed one if it is, else built now (a minute). `NativeError` says
+    what is missing or what the compiler said."""
+    if name not in TARGETS:
+        return sources.library_path(name)
+    folder = sources.library_folder()
+    path = folder / sources.file_name(name)
+    stamp = path.with_suffix(".sources")
+    want = sources.source_hash(name)
+    if path.is_file() and stamp.is_file() and stamp.read_text() == want:
+        return path
+    print(f"building the library {name} (once, about a minute)", file=sys.stderr)
+    built = build(name, f"dlab_{name.replace('-', '_')}", [])
+    folder.mkdir(parents=True, exist_ok=True)
+    # Whole or not at all: another process may load it.
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    shutil.copy2(built, temporary)
+    temporary.replace(path)
+    stamp.write_text(want)
+    return path
+
+
+def build(name: str, target: str, more: list[str]) -> Path:
+    """Builds a CMake target of the configuration for the library ``name``, with further options; returns its file."""
+    cmake = _tool("cmake")
+    folder = sources.PACKAGE.parent / "build" / f"native-{name}"
+    generator = ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={_tool('ninja')}"]
+    options = [f"-D{TARGETS[name]}=ON", "-DCMAKE_BUILD_TYPE=Release", f"-DPython3_EXECUTABLE={sys.executable}"]
+    configure = [cmake, "-S", str(sources.PACKAGE), "-B", str(folder), *generator, *options, *more]
+    for command in (configure, [cmake, "--build", str(folder), "--target", target]):
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+        if done.returncode:
+            tail = "\n".join((done.stdout + done.stderr).strip().splitlines()[-15:])
+            raise NativeError("LOAD", f"{target} cannot be built ({' '.join(command[:2])}):\n{tail}")
+    return next(folder.rglob(f"lib{target}.*"))
+
+
+def _tool(name: str) -> str:
+    found = shutil.which(name, path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
+    if found is None:
+        raise NativeError("LOAD", f"{name} is not here, and the library is not built: pip install {name}")
+    return found
+
+
+def main(names: list[str]) -> int:
+    """Entry point of ``python -m native.building``."""
+    try:
+        for name in names:
+            print(ensure(name))
+    except NativeError as error:
+        print(error.text, file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
