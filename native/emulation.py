@@ -21,6 +21,8 @@ _ffi.cdef(
     void emu_clear_findings(void);
     """
 )
+KINDS = ("race", "hazard", "divergent-sync", "out-of-bounds", "uninitialised", "api")
+"""Kinds of finding: a race explains an unwritten byte, not the other way round."""
 SCHEDULES = "eager, late, or a number (the seed of an order between the two)"
 
 
@@ -57,12 +59,13 @@ class Emulation:
         self._handle.emu_set_checking(int(on))
 
     def findings(self) -> list[Finding]:
-        """What was found so far, in order."""
+        """What was found so far: causes before their effects, else in order."""
         size = int(self._handle.emu_findings(_ffi.NULL, 0))
         buffer = _ffi.new("char[]", size + 1)
         self._handle.emu_findings(buffer, size + 1)
         lines = _ffi.string(buffer).decode("utf-8", "replace").splitlines()
-        return [Finding(f["kind"], f["text"], tuple(f["places"]), f["count"]) for f in map(json.loads, lines)]
+        found = [Finding(f["kind"], f["text"], tuple(f["places"]), f["count"]) for f in map(json.loads, lines)]
+        return sorted(found, key=lambda f: KINDS.index(f.kind))
 
     def clear(self) -> None:
         """Forget the findings."""

@@ -16,7 +16,7 @@ if(NOT TARGET dlab_emulator)
   target_compile_features(dlab_emulator PUBLIC cxx_std_17)
   set_target_properties(dlab_emulator PROPERTIES POSITION_INDEPENDENT_CODE ON CXX_VISIBILITY_PRESET hidden)
   target_compile_options(dlab_emulator PRIVATE -O2 -fno-strict-aliasing)
-  target_compile_definitions(dlab_emulator PRIVATE "EMU_SOURCE_ROOT=\"/emulated/\"")
+  target_compile_definitions(dlab_emulator PRIVATE "EMU_BUILD_ROOT=\"${CMAKE_BINARY_DIR}/\"")
 endif()
 
 function(dlab_emulate_cuda target)

@@ -35,6 +35,17 @@ std::string first_line(const std::string& command) {
   return found;
 }
 
+// As the translation named the source: without the folder it was compiled in, and without the suffix of the translated file, which
+// debug information may show in its place.
+std::string source_name(std::string line) {
+#ifdef EMU_BUILD_ROOT
+  if (line.rfind(EMU_BUILD_ROOT, 0) == 0) line.erase(0, strlen(EMU_BUILD_ROOT));
+#endif
+  if (const size_t folder = line.find("_emulated/"); folder != std::string::npos) line.erase(0, folder + strlen("_emulated/"));
+  if (const size_t suffix = line.find(".cu.cpp:"); suffix != std::string::npos) line.erase(suffix + 3, 4);
+  return line;
+}
+
 // "file:line" of an instruction of this shared object, or its offset where the debug information or addr2line is missing.
 std::string resolved(uint32_t code) {
   static std::map<uint32_t, std::string> cache;
@@ -51,10 +62,7 @@ std::string resolved(uint32_t code) {
   std::string line = first_line(command);
   if (const size_t extra = line.find(" ("); extra != std::string::npos) line.resize(extra);  // "(discriminator 3)"
   if (line.empty() || line.find("??") != std::string::npos) return entry->second;
-#ifdef EMU_SOURCE_ROOT
-  if (line.rfind(EMU_SOURCE_ROOT, 0) == 0) line.erase(0, strlen(EMU_SOURCE_ROOT));
-#endif
-  return entry->second = line;
+  return entry->second = source_name(line);
 }
 
 }  // namespace
