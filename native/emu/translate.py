@@ -211,8 +211,7 @@ def main() -> int:
     except (OSError, TranslationError) as error:
         print(f"translate: {error}", file=sys.stderr)
         return 2
-    if not options.out.exists() or options.out.read_text() != made:  # what stays the same is not compiled again
-        options.out.write_text(made)
+    options.out.write_text(made)
     return 0
 
 

@@ -29,7 +29,7 @@ def test_a_mistake_in_a_kernel_is_found_where_it_is_made(planted_process: Any, w
     status, found = planted_process("run_kernel", which, 1)
     first = found[0]
     assert first["kind"] == kind
-    assert {p.rpartition("/")[2] for p in first["places"]} == {line(m) for m in marks}
+    assert set(first["places"]) == {line(m) for m in marks}
     assert says in first["text"] and "thread (" in first["text"]
     assert (status != 0) == (kind in ("out-of-bounds", "divergent-sync"))
 
@@ -77,10 +77,9 @@ def test_shared_staging_is_a_hazard_in_every_schedule(planted: Any, emulation: E
     """Whether or not this order of events shows wrong numbers."""
     emulation.schedule(schedule)
     staged(planted, "shared")
-    first = emulation.findings()[0]
-    assert first.kind == "hazard"
-    assert [p.rpartition("/")[2] for p in first.places] == [line("strata.copy"), line("strata.rewrite")]
-    assert "copy of 672 bytes" in first.text and "bytes 8..52 changed" in first.text
+    found = [f for f in emulation.findings() if list(f.places) == [line("strata.copy"), line("strata.rewrite")]]
+    assert [f.kind for f in found] == ["hazard"]
+    assert "copy of 672 bytes" in found[0].text and "bytes 8..52 changed" in found[0].text
 
 
 @pytest.mark.parametrize("how", ["wait", "disjoint", "device"])
@@ -102,7 +101,7 @@ def test_metadata_rewritten_while_a_chunk_is_in_flight(planted: Any, emulation: 
     assert planted.append_chunks(1, 3, ffi.cast("int*", out.ctypes.data)) == 0
     first = emulation.findings()[0]
     assert first.kind == "hazard"
-    assert [p.rpartition("/")[2] for p in first.places] == [line("append.copy"), line("append.rewrite")]
+    assert list(first.places) == [line("append.copy"), line("append.rewrite")]
     if schedule == "late":
         assert out.tolist() == [list(range(16, 24))] * 3
 
@@ -116,7 +115,7 @@ def test_an_event_wait_left_out_between_two_streams(planted: Any, emulation: Emu
     assert planted.two_streams(1, ffi.cast("float*", out.ctypes.data)) == 0
     first = emulation.findings()[0]
     assert first.kind == "race" and "no event or synchronisation orders the two" in first.text
-    assert {p.rpartition("/")[2] for p in first.places} == {line("event.write"), line("event.read")}
+    assert set(first.places) == {line("event.write"), line("event.read")}
     if schedule == "late":
         assert (out == 1).all()  # the reader ran first
 
