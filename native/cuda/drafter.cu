@@ -134,6 +134,7 @@ void Drafter::require_held(int64_t kept) const {
 void Drafter::truncate(int64_t kept) {
   require_held(kept);
   while (!positions.empty() && positions.back() >= kept) positions.pop_back();
+  exposed_.erase(std::lower_bound(exposed_.begin(), exposed_.end(), kept), exposed_.end());
   length_ = kept;
   if (kept <= config.sink) dropped_ = 0;
 }
@@ -211,10 +212,21 @@ void Drafter::append(Rows taps, int64_t pos0) {
   move_cells(appends_, behind, static_cast<int64_t>(kept.size()), taps.rows);
   for (int64_t r = 0; r < taps.rows; ++r) kept.push_back(pos0 + r);
   appended_.record(appends_);
+  std::vector<int64_t> turned = rotated(pos0, taps.rows);
   truncate(pos0);
   positions = std::move(kept);
   length_ = pos0 + taps.rows;
-  last_append_ = taps.rows;
+  exposed_ = std::move(turned);
+}
+
+// What a rotating cache of W - 1 rows holds after rows pos0 .. were appended: W - 2 of what it held, and the last W - 1 of the new ones.
+std::vector<int64_t> Drafter::rotated(int64_t pos0, int64_t rows) const {
+  if (!config.rotates()) return {};
+  std::vector<int64_t> kept(exposed_.begin(), std::lower_bound(exposed_.begin(), exposed_.end(), pos0));
+  const int64_t room = std::max<int64_t>(config.window - 2, 0), size = static_cast<int64_t>(kept.size());
+  if (size > room) kept.erase(kept.begin(), kept.begin() + (size - room));
+  for (int64_t r = std::max<int64_t>(rows - (config.window - 1), 0); r < rows; ++r) kept.push_back(pos0 + r);
+  return kept;
 }
 
 void Drafter::upload_table(Staging<float>& staging, Pass& pass) {
@@ -230,7 +242,7 @@ void Drafter::upload_table(Staging<float>& staging, Pass& pass) {
 
 // One mask [rows][cells] for each combination of causal and sliding that a layer has.
 void Drafter::upload_masks(Pass& pass) {
-  const int64_t cells = held() + pass.rows, bytes = pass.rows * cells, width = config.width(last_append_);
+  const int64_t cells = held() + pass.rows, bytes = pass.rows * cells;
   uint8_t* staged = mask_stage_.fill(4 * bytes);
   masks_.grow(4 * bytes);
   for (int64_t l = 0; l < config.layers; ++l) {
@@ -241,7 +253,8 @@ void Drafter::upload_masks(Pass& pass) {
       for (int64_t c = 0; c < cells; ++c) {
         const bool own = c >= held();
         const int64_t at = own ? pass.pos + c - held() : positions[static_cast<size_t>(c)];
-        mask[r * cells + c] = config.sees(l, pass.pos + r, at, pass.pos, !own, width);
+        const bool exposes = !own && config.rotates() && std::binary_search(exposed_.begin(), exposed_.end(), at);
+        mask[r * cells + c] = config.sees(l, pass.pos + r, at, pass.pos, !own, exposes);
       }
     uint8_t* to = masks_.get() + static_cast<int64_t>(kind) * bytes;
     upload(pass.stream, to, mask, bytes);

@@ -91,6 +91,7 @@ class Drafter {
 
   void require_supported() const;
   void require_held(int64_t kept) const;
+  std::vector<int64_t> rotated(int64_t pos0, int64_t rows) const;
   void reserve(int64_t cells);
   void move_cells(cudaStream_t stream, int64_t from, int64_t to, int64_t count);
   void append_rows(Rows taps, int64_t pos0, int64_t cell);
@@ -134,7 +135,7 @@ class Drafter {
   int64_t capacity_ = 0;  // cells of every pool
   int64_t length_ = 0;    // rows committed
   int64_t dropped_ = 0;   // rows sink .. dropped-1 were evicted
-  int64_t last_append_ = 0;
+  std::vector<int64_t> exposed_;  // positions that a rotating cache still holds, ascending
 };
 
 }  // namespace dlab::cuda
