@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from oracle import policies
 from oracle.arithmetic import Arithmetic
 from oracle.kit import EXACT
 from oracle.ops.select import biased
@@ -59,6 +60,7 @@ class Rolled:
     exact: dict[Key, tuple[Stage, Tensor]] = field(default_factory=dict)
     forks: list[Fork] = field(default_factory=list)
     scores: dict[str, Key] = field(default_factory=dict)
+    origin: dict[int, Key] = field(default_factory=dict)
 
     def compare(self, progress: Progress | None = None) -> None:
         say = progress or (lambda _: None)
@@ -93,13 +95,43 @@ class Rolled:
 
     def _keep(self, stage: Stage, y: Tensor, reading: Reading) -> Tensor:
         bare = Stage(stage.path, stage.op, (), {}, stage.step)
+        y = self._followed(stage, y, reading)
         if y.axes[-1] in SCORED:
             self.scores[y.axes[-1]] = stage.key
         branch = {"select": self._branch, "select_cells": self._branch_cells, "argmax": self._branch_pick, "choose": self._branch_pick}
         if stage.op.name in branch:
             y = branch[stage.op.name](stage, y)
         self.exact[stage.key] = (bare, y)
+        self.origin[id(y)] = stage.key
         return y
+
+    def _followed(self, stage: Stage, y: Tensor, reading: Reading) -> Tensor:
+        """The stage on what the candidate's own input is rounded to, where its consumer rounds it to a coarse grid.
+
+        Which side of a grid's midpoint a value falls on is a choice: a row with another one has an error of the grid's step, however
+        small the noise. Whether the input itself is within noise has been judged where it was made.
+        """
+        policy = self.arithmetic.used(stage.path)
+        if policy == "f32" or not stage.args or not isinstance(stage.args[0], Tensor):
+            return y
+        if stage.op.name == "cells":
+            found = recorded(self.dump, stage, y)
+            if found.values is None or found.invalid:
+                return y
+            beside = np.abs(found.values - y.data) <= 1.001 * policies.step(policy, y.data)
+            return replace(y, data=np.where(beside, found.values, y.data))
+        policy = policies.resolved(policy, stage.args[1].stored) if stage.op.name == "linear" else policy
+        x, key = stage.args[0], self.origin.get(id(stage.args[0]))
+        if key is None or policy == "f32" or policy in policies.BY_WEIGHT:
+            return y
+        found = recorded(self.dump, self.exact[key][0], x)
+        if found.values is None or found.invalid:
+            return y
+        mine, theirs = (policies.apply(policy, v.reshape(len(v), -1)).reshape(v.shape) for v in (x.data, found.values))
+        if np.array_equal(mine, theirs):
+            return y
+        other = Tensor(np.where(mine == theirs, x.data, found.values), x.axes)
+        return reading.apply(replace(stage, args=(other, *stage.args[1:])))
 
     def _forked(self, stage: Stage, y: Tensor, row: int, best: int, rival: int, gap: float) -> None:
         self.forks.append(Fork(stage, row, best, rival, gap, self.scores[stage.args[0].axes[-1]], y))

@@ -37,8 +37,19 @@ def _flat(x: Array, w: Weight) -> Array:
 
 def formula(F: Kit, x: Values, w: Weight, bias: Weight | None = None) -> Values:
     """x [row, ...] flattened to [row, in]; w [out..., in]; bias [out...] -> [row, out...]."""
-    y = F.dot(_flat(x, w), w).reshape(x.shape[0], *w.shape[:-1])
+    flat = _flat(x, w)
+    product = _blockwise(F, flat, w) if isinstance(w, BlockDot) and F.dtype != np.float64 else F.dot(flat, w)
+    y = product.reshape(x.shape[0], *w.shape[:-1])
     return y if bias is None else y + F.vector(bias)
+
+
+def _blockwise(F: Kit, x: Values, w: BlockDot) -> Values:
+    """[row, out] as a block kernel sums: blocks exactly, then one after another in the kit's dtype, the minima in a chain of their own."""
+    out = np.empty((len(x), w.row_count), F.dtype)
+    for start, stop in w.inner.spans(len(x)):
+        scaled, minima = (np.moveaxis(F.cast(part), 0, -1) for part in w.sums(x.astype(np.float64), start, stop))
+        out[:, start:stop] = summation.total(scaled, "sequential") + summation.total(minima, "sequential")
+    return out
 
 
 def noise(A: Arithmetic, y: Array, x: Tensor, w: Weight, bias: Weight | None = None) -> Variance:
