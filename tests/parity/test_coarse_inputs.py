@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -59,8 +60,9 @@ def test_a_value_on_the_other_side_of_a_midpoint_is_followed_and_not_two_steps(c
     assert "draft.L0.k_cells" in {d.stage for d in judged(case, tmp_path / "l", Faulty(Rounded(A), moved(1)), "local").divergences}
 
 
-def test_an_input_that_was_not_rounded_is_seen(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A candidate that keeps float32 cells and activations while it declares llama.cpp's; what would explain each is not asked."""
-    monkeypatch.setattr("parity.local.explain", lambda *_: [])
-    report = judged(case, tmp_path / "d", Rounded(arithmetics.named("f32")), "local")
-    assert {"draft.L0.k_cells", "draft.L0.v_cells"} <= {d.stage for d in report.divergences}
+def test_keys_that_were_not_rounded_are_seen_and_nothing_else(case: Case, tmp_path: Path) -> None:
+    """A candidate that keeps its keys in float32 while it declares a cache of float16."""
+    pattern, *others = A.use
+    assert pattern == ("*.k_cells", "f16")
+    report = judged(case, tmp_path / "d", Rounded(replace(A, use=tuple(others))), "local")
+    assert {d.stage.rpartition(".")[2] for d in report.divergences} == {"k_cells"}
