@@ -49,25 +49,34 @@ def formula(F: Kit, start: Values, k: Values, v: Values, decay: Values, beta: Va
 
 
 def noise(A: Arithmetic, y: Array, start: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor) -> Variance:
-    """Two recursions over the rows, both linear in the variance: the own roundings, and what comes with the inputs."""
+    """Two recursions over the rows, both linear in the variance: the own roundings, and what comes with the inputs.
+
+    A third one, ``pull``, is how the state answers to the relative error that equal decays have in common.
+    """
     noisy = not all(is_zero(t.total) for t in (start, k, v, decay, beta))
     own, inherited = np.zeros(start.data.shape), np.array(start.variance())
     owns, inherits = np.empty(y.shape), np.empty(y.shape) if noisy else 0.0
     a, b = A.energy(start.data.shape[1])
     heads = start.data.shape[0]
     keys, key_noise = widened(k.data, heads), widened(k.variance(), heads)
-    before = start.data
+    before, same = start.data, repeated(decay.data)
+    pull = np.zeros(start.data.shape) if same.any() else None
     for t in range(len(y)):
         g, rate, key = decay.data[t, :, None, None], beta.data[t, :, None], keys[t]
         faded, k2 = before * np.exp(g), np.square(key)
         memory = np.einsum("hkd,hk->hd", faded, key)
         gap = v.data[t] - memory
         d = rate * gap
-        own = np.exp(2 * g) * own + A.w3 * np.square(faded) * (2 + np.square(g))
+        alone = 2 + np.square(g) if pull is None else 1 + (1 + np.square(g)) * ~same[t, :, None, None]
+        own = np.exp(2 * g) * own + A.w3 * np.square(faded) * alone
         sums = A.w3 * (a * np.square(memory) + b * np.einsum("hkd,hk->hd", np.square(faded), k2))
         step = np.square(rate) * (sums + A.w3 * np.square(gap)) + A.w3 * np.square(d)
         own = _moved(own, k2, rate) + k2[..., None] * step[:, None] + A.w3 * np.square(y[t]) + _SUBNORMAL
         owns[t] = own
+        if pull is not None:
+            pull = pull * np.exp(g) + faded * same[t, :, None, None]
+            pull = pull - rate[..., None] * key[..., None] * np.einsum("hkd,hk->hd", pull, key)[:, None]
+            owns[t] = own + A.w3 * (1 + np.square(g)) * np.square(pull)
         if noisy:
             kn = key_noise[t]
             inherited = np.exp(2 * g) * inherited + np.square(faded) * decay.variance()[t, :, None, None]
@@ -77,6 +86,19 @@ def noise(A: Arithmetic, y: Array, start: Tensor, k: Tensor, v: Tensor, decay: T
             inherits[t] = inherited  # type: ignore[index]
         before = y[t]
     return Variance(inherits, owns)
+
+
+def repeated(decay: Array) -> NDArray[np.bool_]:
+    """[row, head]: rows of each head's most frequent decay, where it occurs more than once.
+
+    Equal decays have an exponential of one and the same error, which adds up over the rows instead of averaging out. That of 0 is exact.
+    """
+    same = np.zeros(decay.shape, bool)
+    for head, values in enumerate(decay.T):
+        found, counts = np.unique(values[values != 0], return_counts=True)
+        if len(counts) and counts.max() > 1:
+            same[:, head] = values == found[counts.argmax()]
+    return same
 
 
 def _moved(variance: Array, k2: Array, rate: Array) -> Array:

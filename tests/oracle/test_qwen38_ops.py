@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 
 import numpy as np
@@ -230,3 +231,29 @@ def test_noise_of_the_inputs_arrives_as_large_as_predicted(name: str):
     there = predicted > 0
     assert 0.6 < np.sqrt((total[there] / 30 / predicted[there]).mean()) < 1.4
     assert not total[~there].any()
+
+
+def long_delta(decay: Array, seed: int = 1) -> Stage:
+    """A recurrence of 24 heads under ``decay [row, head]``."""
+    rng = np.random.default_rng(seed)
+    rows, heads = decay.shape
+    k = rng.standard_normal((rows, heads, 16))
+    k /= np.linalg.norm(k, axis=-1, keepdims=True)
+    scalars = (Tensor(f32(decay), ("row", "head")), Tensor(f32(rng.uniform(0.1, 0.9, decay.shape)), ("row", "head")))
+    start = Tensor(np.zeros((heads, 16, 4)), ("head", "key", "dim"))
+    return stage("delta_state", start, Tensor(f32(k), HEADS), Tensor(f32(rng.standard_normal((rows, heads, 4))), HEADS), *scalars)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+def test_equal_decays_err_alike_and_that_is_predicted(share: float):
+    """The error of one exponential, in all rows that share it, adds up (`specs/noise-rules.md` 5.11): 2.7 sigma of independent ones."""
+    rng, shape = np.random.default_rng(5), (256, 24)
+    decay = np.where(rng.random(shape) < share, -rng.uniform(1e-3, 0.05, (1, 24)), -rng.uniform(1e-3, 0.05, shape))
+    m = measure(declared("sequential"), long_delta(decay))
+    late = np.sqrt(np.square(m.z.reshape(256, -1)[-64:]).mean())
+    assert 0.85 <= late <= 1.1 and m.z.max() <= 8
+
+
+def test_only_decays_that_occur_again_are_taken_together():
+    decay = np.array([[-0.1, -0.2, 0.0], [-0.1, -0.3, 0.0], [-0.4, -0.5, 0.0], [-0.1, -0.6, 0.0]])
+    assert sys.modules["oracle.ops.delta_state"].repeated(decay).T.tolist() == [[True, True, False, True], [False] * 4, [False] * 4]
