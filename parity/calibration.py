@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import tempfile
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from parity.calibrating import DRAWS, Tally, calibrate, markdown
+
+
+def one_case(draw: str, seed: int) -> Tally:
+    """All candidates on one random case."""
+    tally = Tally()
+    with tempfile.TemporaryDirectory(prefix="parity-") as root:
+        calibrate(draw, [seed], Path(root), tally)
+    return tally
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -15,13 +25,16 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="parity.calibration", description=__doc__)
     parser.add_argument("--cases", type=int, default=30, help="random cases of each family and role")
     parser.add_argument("--draw", choices=DRAWS, action="append", help="this family and role only (may be repeated)")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="cases at a time, each in a process of one thread")
     parser.add_argument("--out", type=Path, default=Path("docs/calibration.md"))
     options = parser.parse_args(argv)
-    tally = Tally()
-    for draw in options.draw or DRAWS:
-        with tempfile.TemporaryDirectory(prefix="parity-") as root:
-            calibrate(draw, range(options.cases), Path(root), tally)
-        print(f"{draw}: {tally.runs} runs so far, {len(tally.alarms)} false divergences", file=sys.stderr)
+    tally, drawn = Tally(), [(draw, seed) for draw in options.draw or DRAWS for seed in range(options.cases)]
+    with ProcessPoolExecutor(options.jobs) as pool:
+        each = map if options.jobs == 1 else pool.map
+        for done, part in enumerate(each(one_case, *zip(*drawn, strict=True)), 1):
+            tally.merge(part)
+            print(f"\r{done} of {len(drawn)} cases, {tally.runs} runs, {len(tally.alarms)} false divergences", end="", file=sys.stderr)
+    print(file=sys.stderr)
     options.out.write_text(markdown(tally) + "\n")
     print(f"{tally.runs} runs, {len(tally.alarms)} false divergences; table in {options.out}")
     for alarm in tally.alarms:

@@ -47,6 +47,16 @@ class Tally:
                 f"{case.name}, {name}: {report.verdict} at {where.stage if where else '?'} ({where.ratio if where else 0:.3g} x)"
             )
 
+    def merge(self, other: Tally) -> None:
+        """Add the runs of ``other``."""
+        for mine, theirs in ((self.ratio, other.ratio), (self.rms, other.rms), (self.rolled, other.rolled), (self.common, other.common)):
+            for key, found in theirs.items():
+                mine[key] += found
+        for draw, names in other.cases.items():
+            self.cases[draw] |= names
+        self.counts += other.counts
+        self.alarms += other.alarms
+
 
 def markdown(tally: Tally) -> str:
     """The committed table: per stage name and candidate, quantiles over all runs and steps."""

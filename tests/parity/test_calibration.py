@@ -99,3 +99,20 @@ def test_an_alarm_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     tally = Tally()
     calibrate("llama target", [1], tmp_path, tally, [candidates.parse("bf16")])
     assert tally.runs == len(tally.alarms) == 1 and "divergence at target." in tally.alarms[0]
+
+
+def test_the_program_adds_its_cases_up_and_writes_one_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from parity import calibration
+
+    one = Tally(alarms=["an alarm"])
+    one.counts["llama target", "cpu"], one.cases["llama target"] = 2, {"random 1"}
+    one.ratio["cpu", "o"].append(0.5)
+    one.rms["cpu", "o"].append(0.9)
+    one.common["cpu", "o"].append(0.1)
+    both = Tally()
+    both.merge(one)
+    both.merge(one)
+    assert both.runs == 4 and both.ratio["cpu", "o"] == [0.5, 0.5] and both.cases["llama target"] == {"random 1"} and len(both.alarms) == 2
+    monkeypatch.setattr("parity.calibrating.runs.healthy", list)
+    assert calibration.main(["--cases", "1", "--draw", "llama target", "--jobs", "1", "--out", str(tmp_path / "t.md")]) == 0
+    assert "0 runs of healthy candidates" in (tmp_path / "t.md").read_text()

@@ -86,7 +86,7 @@ def test_dspark_heads_agree(kind: str, sure: str, layout: str, peer: ModuleType)
     h = headed(CASES[0], markov=kind, confidence=sure, anchor_layout=layout)
     table, top = (Weight.of(x, ("vocab", "in"), "f64") for x in rm.vocabulary(SIZES, h.case.seed))
     context, first = h.drafter.new_context(), int(layout == "fill_in")
-    for r in h.case.rounds()[:6]:
+    for r in h.case.rounds():
         context.append(h.case.features()[r.start : r.position], r.start)
         tape = Record()
         block = h.drafter.propose(context, r.ids, table, top, position=r.position, tape=tape)
