@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -19,7 +20,13 @@ from parity.report import Margin
 
 
 def choices(judge: Judge, origin: Stage, choice: Stage, logits: Tensor, theirs: Array | None, picked: NDArray[np.int64]) -> list[Margin]:
-    """One margin per row: the oracle's logits [row, vocab] (``origin`` made them), the candidate's (or None) and its choice [row]."""
+    """One margin per row: the oracle's logits [row, vocab] (``origin`` made them), the candidate's (or None) and its choice [row].
+
+    A walk without a bias (a confidence head alone) chooses row by row from the block's own logits: ``row3.pick`` speaks of row 3.
+    """
+    named = re.search(r"\.row(\d+)\.", choice.path)
+    if named and len(picked) == 1 < len(logits.data):
+        return [replace(_one(judge, origin, choice, logits, theirs, int(named[1]), int(picked[0])), row=0)]
     return [_one(judge, origin, choice, logits, theirs, row, int(picked[row])) for row in range(len(logits.data))]
 
 

@@ -29,6 +29,7 @@ KINDS = {
     "dflash 2": DFLASH2,
     "rnn": DSPARK | {"markov": "rnn"},
     "gated": DSPARK | {"markov": "gated", "sample_from_anchor": False},
+    "confidence alone": {"confidence": "hidden"},
     "reduced": DSPARK | {"draft_vocab": 40},
 }
 
