@@ -39,7 +39,8 @@ def certify(build: Callable[[Options], Case], asked: Options, arithmetic: Arithm
     """The best case of the trials; ``build`` makes one from options as `parity case make` has them."""
     best = _ledger(build(asked), arithmetic, {})
     for change in _trials(best, asked):
-        if not best.blind:
+        # Another portion or length may show more conventions; other values only help where some are not told.
+        if not best.blind and "seed" in change:
             break
         tried = _ledger(build(asked | best.changed | change), arithmetic, best.changed | change)
         if len(tried.blind) < len(best.blind) or len(tried.entries) > len(best.entries):
