@@ -47,7 +47,7 @@ def _times(o: Options) -> Plant:
         if times == "0":
             return args(params(stage, offset=0.0), stage.args[0], None)
         offset = stage.params.get("offset", 0.0)
-        return args(stage, stage.args[0], Weight.of(np.square(w.array() + offset) - offset, w.axes, "f64", w.name))
+        return args(stage, stage.args[0], Weight.of(np.square(w.array() + offset) - offset, w.axes, "f32", w.name))
 
     return Plant(edit)
 
