@@ -1,0 +1,123 @@
+"""Reports of speculative runs as text: the verdict first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from parity.speculating.checks import CHECKS
+from parity.speculating.greedy import GreedyReport
+from parity.speculating.replay import ReplayReport
+from parity.speculating.rows import RowsReport, Width
+
+MOST = 12
+
+
+def greedy(r: GreedyReport, quiet: bool = False) -> str:
+    """The report of `parity greedy`."""
+    s, g = r.setup, r.geometry
+    who = f"{g['family']} target + {s['drafter']} drafter, candidate {s['candidate']}"
+    text = {"parity": "PARITY", "divergence": "DIVERGENCE", "inconclusive": "INCONCLUSIVE"}[r.verdict]
+    same = f"all {r.tokens} tokens are the target's own" if r.identical else f"{len(r.differences)} of {r.tokens} tokens differ"
+    lines = [f"{text}: {same} - {who}"]
+    if quiet:
+        return lines[0]
+    lines.append(
+        f"  engine {g['engine']}, verify length {g['verify_length']} {g['unit']} ({g['drafts']} drafts), "
+        f"layout {g['layout']}, cache {g['cache']}"
+    )
+    if r.explanation:
+        lines.append(f"  first differing round: {r.explanation}")
+    lines += [f"  {line}" for line in _first(r.broken)]
+    if not r.repeated:
+        lines.append("  the target alone does not repeat itself: its text cannot be compared")
+    judged = "unjudged (--members 0)" if math.isnan(r.rows.ratio) else f"worst {r.rows.ratio:.3g} x tolerance (token {r.rows.token})"
+    lines.append(f"  logit rows: {r.rows.compared} window rows against single rows, largest difference {r.rows.largest:.3g}, {judged}")
+    for d in r.differences[:MOST]:
+        lines.append(
+            f"  {d.verdict}: token {d.token}, round {d.round} row {d.row}: {d.session} for {d.target}, gap {d.gap:.3g}, noise {d.noise:.2g}"
+        )
+    for a in r.acceptance:
+        rate, per = (
+            (f"{a['rate']:.3f}" if a["rate"] is not None else "-"),
+            (f"{a['tokens_per_round']:.2f}" if a["tokens_per_round"] else "-"),
+        )
+        lines.append(
+            f"  acceptance as {a['engine']:7s} {a['accepted']}/{a['drafted']} = {rate}, {a['rounds']} rounds, {per} tokens per round"
+        )
+    lines += [f"  note: {line}" for line in r.findings]
+    return "\n".join(lines)
+
+
+def replay(r: ReplayReport, quiet: bool = False) -> str:
+    """The report of `parity replay`."""
+    text = {"parity": "PARITY", "divergence": "DIVERGENCE", "inconclusive": "INCONCLUSIVE"}[r.verdict]
+    if r.violations:
+        v = r.violations[0]
+        where = "before the first round" if v.round < 0 else f"round {v.round}"
+        lines = [f"{text}: {v.check}, {where}: {v.what}"]
+    else:
+        lines = [f"{text}: {r.rounds} rounds keep the rules - {r.source}"]
+    if quiet:
+        return lines[0]
+    if r.explanation:
+        lines.append(f"  looks like: {r.explanation}")
+    for check, count in r.by_check.items():
+        first = [v for v in r.violations if v.check == check]
+        lines.append(f"  {check}: {count} violations ({CHECKS.get(check, check)})")
+        lines += [f"    round {v.round}: {v.what}" for v in first[:3]] + ([f"    … and {count - 3} more"] if count > 3 else [])
+    for p in r.picks[:MOST]:
+        if p.verdict != "violation":
+            lines.append(f"  {p.verdict}: round {p.round} row {p.row}: {p.recorded} for {p.target}, gap {p.gap:.3g}, noise {p.noise:.2g}")
+    if r.compared:
+        lines.append(f"  target: {r.compared} picks compared with the oracle's, {len(r.picks)} differ")
+    unseen = [c for c, n in r.seen.items() if not n]
+    lines.append(f"  accepted {r.accepted} of {r.drafted} drafts in {r.rounds} rounds; not recorded: {', '.join(unseen) or 'nothing'}")
+    if r.missing:
+        lines.append(f"  required and not recorded: {', '.join(r.missing)}")
+    return "\n".join(lines)
+
+
+def rows(r: RowsReport, quiet: bool = False) -> str:
+    """The report of `parity probe rows`."""
+    inexact = [w for w in r.widths if not w.exact]
+    if r.reason:
+        first = f"INCONCLUSIVE: {r.reason}"
+    elif r.control:
+        first = f"DIVERGENCE: {r.control}"
+    elif inexact:
+        w = inexact[0]
+        first = f"DIVERGENCE: {_row(w)}; {len({x.width for x in inexact})} of {len({x.width for x in r.widths})} widths are inexact"
+    else:
+        first = f"PARITY: windows of 2 to {r.key['largest']} rows give the bytes of single rows"
+    first += f" - {r.geometry.get('family', r.key['family'])} target, {r.key['backend']}"
+    lines = [first]
+    if quiet:
+        return first
+    if r.remembered:
+        lines.append("  remembered from an earlier probe of the same weights, geometry, widths and backend")
+    for w in r.widths:
+        if w.exact:
+            lines.append(f"  width {w.width} after {w.context} rows: exact, {w.total_bytes} bytes")
+            continue
+        worst = f", {w.largest_ulps} ulps at most, {len(w.flips)} argmax differ"
+        lines.append(
+            f"  width {w.width} after {w.context} rows: first at row {w.first}, {w.differing_bytes} of {w.total_bytes} bytes, "
+            f"{w.elements} values{worst}"
+        )
+        lines += [f"    {f.verdict}: row {f.row}: {f.block} for {f.chain}, gap {f.gap:.3g}, noise {f.noise:.2g}" for f in w.flips[:MOST]]
+    state = "open" if r.exact else "open by --allow-inexact" if r.override else "closed"
+    lines.append(f"  gate: {state}" + ("" if r.allowed else "; --allow-inexact overrides it"))
+    return "\n".join(lines)
+
+
+def _row(w: Width) -> str:
+    if w.first is None:
+        return f"width {w.width} after {w.context} rows: the prefill itself differs between the arms"
+    return (
+        f"width {w.width} after {w.context} rows differs from single rows at row {w.first} ({w.differing_bytes} of {w.total_bytes} bytes)"
+    )
+
+
+def _first(lines: Sequence[str]) -> list[str]:
+    return [*lines[:MOST], *([f"… and {len(lines) - MOST} more"] if len(lines) > MOST else [])]
