@@ -26,7 +26,6 @@ from parity.speculating.noise import RowNoise, declared, row_noise
 from parity.speculating.setup import Models, Setup, open_models
 
 SCHEMA = "dflash-parity-greedy/1"
-REBUILD = 1e-6
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,11 @@ class Rows:
 
 @dataclass
 class GreedyReport:
-    """``verdict``: parity, divergence or inconclusive. ``identical``: the texts are equal, ties or not."""
+    """``verdict``: parity, divergence or inconclusive. ``identical``: the texts are equal, ties or not.
+
+    ``cache`` and ``context``: per layer, the relative difference from a rebuild; ``rebuild``: half the digits of what they are stored in,
+    far beyond what another order of summation leaves, far below what a wrong row is.
+    """
 
     setup: dict[str, Any]
     geometry: dict[str, Any]
@@ -78,6 +81,7 @@ class GreedyReport:
     floor: float | None = None
     findings: list[str] = field(default_factory=list)
     explanation: str = ""
+    rebuild: float = 2.0**-26
 
     @property
     def rate(self) -> float | None:
@@ -97,7 +101,7 @@ class GreedyReport:
                 f"logits of round {self.rows.round} row {self.rows.row}: {self.rows.ratio:.3g} x tolerance from those of a single row"
             )
         for what, gaps in (("target cache", self.cache), ("drafter context", self.context)):
-            if bad := [i for i, g in gaps.items() if not g <= REBUILD]:
+            if bad := [i for i, g in gaps.items() if not g <= self.rebuild]:
                 told.append(f"{what}: layers {', '.join(map(str, bad))} differ from a rebuild by up to {max(gaps[i] for i in bad):.3g}")
         if self.failure:
             told.append(self.failure)
@@ -142,6 +146,7 @@ def compare(
         [asdict(a) | {"rate": a.rate, "tokens_per_round": a.tokens_per_round} for a in (d(made.trace) for d in DEFINITIONS.values())],
         floor, _findings(models, made, setup),
     )  # fmt: skip
+    report.rebuild = 2.0 ** -(_digits(setup.candidate, arithmetic) // 2)
     report.explanation = _explanation(report, setup)
     return report, made.trace
 
@@ -151,6 +156,11 @@ def _geometry(m: Models, made: Arms) -> dict[str, Any]:
     return {"family": h.family, "engine": m.schedule.name, "layout": h.layout, "unit": m.schedule.unit, "verify_length": m.length} | {
         "drafts": h.drafts, "block_size": h.block_size, "mask": h.mask, "cache": h.cache, "drafter": h.geometry
     }  # fmt: skip
+
+
+def _digits(candidate: str, arithmetic: str | None) -> int:
+    """Significant bits of a stored key or value."""
+    return 53 if candidate == "f64" else declared(candidate, arithmetic)[0].stored("target.L0.k_rope").p
 
 
 Chosen = tuple[RoundRecord, int, int]
@@ -228,7 +238,7 @@ def _explanation(report: GreedyReport, setup: Setup) -> str:
         return f"round {v.round}: {v.check}: {v.what} ({kind})"
     if first is None:
         return "".join(f"round {v.round}: {v.check}: {v.what}" for v in report.violations[:1])
-    bad = [i for i, g in report.cache.items() if not g <= REBUILD]
+    bad = [i for i, g in report.cache.items() if not g <= report.rebuild]
     if bad or report.rows.ratio > 1:
         layers = f"; layers {', '.join(map(str, bad))} of the cache differ from a rebuild" if bad else ""
         back = f"its cache ({setup.cache or 'dense'}) gave other rows back than it took"

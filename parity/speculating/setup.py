@@ -12,7 +12,7 @@ import numpy as np
 from oracle import arithmetic as arithmetics
 from oracle.models import Drafter, Target, open_drafter, open_target
 from oracle.readings import Exact, Reading, Rounded
-from oracle.speculation.caches import CacheError, TargetCache, new_cache
+from oracle.speculation.caches import CacheError, RecurrentCache, TargetCache, new_cache
 from oracle.speculation.drafting import Drafting, LookupDrafter, ModelDrafter, OracleDrafter, RandomDrafter
 from oracle.speculation.gates import GATES
 from oracle.speculation.rounds import Request, Session
@@ -129,10 +129,11 @@ def session(setup: Setup, m: Models, reference: list[int], reading: Reading) -> 
         raise UsageError(f"--cache: {e}") from None
     if setup.gate is not None and setup.gate not in GATES:
         raise UsageError(f"--gate {setup.gate}: expected one of {', '.join(GATES)}")
+    usual = "kept-rows" if isinstance(made, RecurrentCache) else "dense"
     request = Request(setup.prompt, setup.max_new, m.length, m.schedule, setup.stops)
     build = planted.session if planted and planted.session else Session
     return build(
-        m.target, drafting(setup, m, reference), request, cache=made, cache_name=setup.cache or "dense",
+        m.target, drafting(setup, m, reference), request, cache=made, cache_name=setup.cache or usual,
         gate=GATES[setup.gate]() if setup.gate else None, reading=reading,
     )  # fmt: skip
 

@@ -10,9 +10,9 @@ import pytest
 from oracle.speculation.acceptance import DEFINITIONS, differences, shadow, shadow_of
 from oracle.speculation.caches import KINDS, CacheError, new_cache
 from oracle.speculation.coins import outcomes
-from oracle.speculation.drafting import LookupDrafter, ModelDrafter, OracleDrafter, RandomDrafter
+from oracle.speculation.drafting import LookupDrafter, ModelDrafter, OracleDrafter, Proposal, RandomDrafter
 from oracle.speculation.gates import LatchGate, WindowedGate
-from oracle.speculation.judging import Ordered, Sampled
+from oracle.speculation.judging import Ordered, Sampled, draft_rows
 from oracle.speculation.laws import Sampling
 from oracle.speculation.mt19937 import MT19937
 from oracle.speculation.ordered import OrderedSampling
@@ -161,6 +161,16 @@ def test_the_law_of_a_whole_session_is_the_target_s(rule: str):
         expected = longer
     found = outcomes(play)
     assert found.keys() == expected.keys() and max(abs(float(found[t]) - float(expected[t])) for t in found) < 1e-12
+
+
+def test_a_reduced_vocabulary_s_drafts_are_judged_as_target_ids():
+    logits = np.array([[0.0, 3.0, 1.0]])
+    rows = draft_rows(Proposal((5,), (), logits, np.array([2, 5, 7])), 9)
+    assert rows.shape == (1, 9) and rows[0, [2, 5, 7]].tolist() == [0, 3, 1] and np.isneginf(rows[0, [0, 1, 3, 4, 6, 8]]).all()
+    judge = Sampled(RULES["leviathan"], Sampling(), MT19937(3))
+    assert set(judge.choose(Proposal((5,), (), np.repeat(logits, 30, 0), np.array([2, 5, 7])), 9)) <= {2, 5, 7}
+    one_hot = draft_rows(Proposal((4, 1)), 6)
+    assert [int(np.flatnonzero(np.isfinite(r))[0]) for r in one_hot] == [4, 1]
 
 
 def test_muser_s_ordered_rounds_replay_from_their_seed():

@@ -1,0 +1,41 @@
+"""Compiled candidates of `parity greedy` run in a process of their own: their text is compared, their crash ends nothing."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from oracle.artifacts import make_artifact
+from parity.errors import CandidateError
+from parity.speculating.greedy import compare
+from parity.speculating.setup import Setup
+
+SMALL = {"hidden": 32, "intermediate": 32, "heads": 4, "kv_heads": 2, "head_dim": 8, "vocab": 67, "layers": 2}
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_artifact("llama", "tiny", "f32", tmp_path_factory.mktemp("caged"), seed=7, **SMALL)[0]
+
+
+def setup(target: Path, candidate: str) -> Setup:
+    return Setup(target, (3, 17, 9, 25, 4), 12, "oracle", schedule="z-lab", verify_length=4, accepts=(None, 1, 0), candidate=candidate)
+
+
+def test_the_cpu_library_s_text_is_its_own(target: Path):
+    report = compare(setup(target, "cpu"), members=2)[0]
+    assert report.verdict == "parity" and report.identical and report.repeated and report.rows.compared == 11
+
+
+def test_a_library_that_aborts_ends_its_own_process_only(target: Path, tmp_path: Path):
+    compiler = next((c for c in ("cc", "gcc", "clang") if shutil.which(c)), None)
+    if compiler is None:
+        pytest.skip("no C compiler here")
+    (tmp_path / "bad.c").write_text("#include <stdlib.h>\n__attribute__((constructor)) static void die(void) { abort(); }\n")
+    library = tmp_path / "bad.so"
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", str(library), str(tmp_path / "bad.c")], check=True)
+    with pytest.raises(CandidateError, match="its process died"):
+        compare(setup(target, str(library)), members=0)
