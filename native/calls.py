@@ -16,12 +16,14 @@ DumpCallback = Callable[[str, int, NDArray[Any], str], None]
 class Calls:
     """One open context: its pointer, its dump callback and the translation of its errors.
 
-    An exception raised by the dump callback ends the call that caused it and is raised there, with its own traceback.
+    An exception raised by the dump callback ends the call that caused it and is raised there, with its own traceback. ``after``, where
+    set, is told of every call that returned.
     """
 
     def __init__(self, handle: Any, options: dict[str, str]) -> None:
         self.handle = handle
         self.raised: BaseException | None = None
+        self.after: Callable[[str], None] | None = None
         self._dump: Any = None
         self._statuses = dict(ffi.typeof("enum dlab_status").elements)
         out = ffi.new("dlab_ctx**")
@@ -33,6 +35,8 @@ class Calls:
     def check(self, status: int, what: str) -> None:
         """Raises what a dump callback raised, else `NativeError` with the library's text, unless ``status`` is OK."""
         raised, self.raised = self.raised, None
+        if self.after is not None:
+            self.after(what)
         if status == 0:
             return
         if raised is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -35,17 +35,21 @@ class Context:
         self._calls = Calls(handle, options)
         self._drafters: weakref.WeakSet[Drafter] = weakref.WeakSet()
 
+    def _empty(self, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+        """Memory for a result."""
+        return np.empty(shape, dtype)
+
     def rms_norm(self, x: Floats, w: Stored | None, eps: float, offset: float = 0.0, groups: int = 1) -> Floats:
         """``x / sqrt(mean(x^2) + eps) * (w + offset)`` over each of ``groups`` equal parts of a row. x [R, n]; w [n] or [n/groups]."""
         _floats("x", x, 2)
-        y = np.empty_like(x)
+        y = self._empty(x.shape, np.float32)
         self._calls.call("rms_norm", view(x), _optional(w), eps, offset, groups, view(y))
         return y
 
     def linear(self, x: Floats, w: Stored, bias: Stored | None = None) -> Floats:
         """``x w^T + bias``. x [M, K]; w [..., K], its output axes flattened to N; bias [N]. Returns [M, N]."""
         _floats("x", x, 2)
-        y = np.empty((x.shape[0], w.raw.shape[0]), np.float32)
+        y = self._empty((x.shape[0], w.raw.shape[0]), np.float32)
         self._calls.call("linear", view(x), w.matrix(), _optional(bias), view(y))
         return y
 
@@ -58,7 +62,7 @@ class Context:
         frequencies = np.ascontiguousarray(inv_freq, np.float64)
         if frequencies.shape != (rot // 2,):
             raise ValueError(f"inv_freq has shape {frequencies.shape}, expected ({rot // 2},)")
-        y = np.empty_like(x)
+        y = self._empty(x.shape, np.float32)
         kind = _choice("style", style, ROPE_STYLES)
         self._calls.call("rope", view(x), _pointer("int64_t*", positions), _pointer("double*", frequencies), rot, kind, mscale, view(y))
         return y
@@ -81,7 +85,7 @@ class Context:
             mask = np.ascontiguousarray(visible).view(np.uint8)
             if visible.dtype != np.bool_ or visible.shape != (q.shape[0], k.shape[0]):
                 raise ValueError(f"visible is {visible.dtype} {visible.shape}, expected bool {(q.shape[0], k.shape[0])}")
-        out = np.empty_like(q)
+        out = self._empty(q.shape, np.float32)
         pointer = ffi.NULL if mask is None else _pointer("uint8_t*", mask)
         self._calls.call("attention", view(q), *cells, pointer, scale, _optional(sinks), view(out))
         return out
@@ -90,7 +94,7 @@ class Context:
         """``x * sigmoid(g)`` or ``x * softplus(g)``. x [R, H, D]; g [R, H] or [R, H*D]."""
         _floats("x", x, 3)
         _floats("g", g, 2)
-        y = np.empty_like(x)
+        y = self._empty(x.shape, np.float32)
         self._calls.call("gate", view(x), view(g), _choice("kind", kind, GATES), view(y))
         return y
 
@@ -98,7 +102,7 @@ class Context:
         """``act(gate) * up``, both [R, n]; act ``silu`` or ``gelu-tanh``."""
         _floats("gate", gate, 2)
         _floats("up", up, 2)
-        y = np.empty_like(gate)
+        y = self._empty(gate.shape, np.float32)
         self._calls.call("swiglu", view(gate), view(up), _choice("act", act, ACTIVATIONS), view(y))
         return y
 
@@ -106,14 +110,14 @@ class Context:
         """``a + b``, both [R, n]."""
         _floats("a", a, 2)
         _floats("b", b, 2)
-        y = np.empty_like(a)
+        y = self._empty(a.shape, np.float32)
         self._calls.call("add", view(a), view(b), view(y))
         return y
 
     def gather(self, table: Stored, ids: NDArray[np.int32], scale: float = 1.0) -> Floats:
         """``scale * table[ids]``. table [V, n]; ids int32 [R]. Returns [R, n]."""
         rows = _ids("ids", ids)
-        y = np.empty((len(rows), table.shape[-1]), np.float32)
+        y = self._empty((len(rows), table.shape[-1]), np.float32)
         self._calls.call("gather", table.matrix(), _pointer("int32_t*", rows), len(rows), scale, view(y))
         return y
 
@@ -123,7 +127,7 @@ class Context:
             raise ValueError("concat needs at least one array")
         for i, part in enumerate(parts):
             _floats(f"parts[{i}]", part, 2)
-        y = np.empty((parts[0].shape[0], sum(p.shape[1] for p in parts)), np.float32)
+        y = self._empty((parts[0].shape[0], sum(p.shape[1] for p in parts)), np.float32)
         self._calls.call("concat", ffi.new("dlab_tensor[]", [view(p)[0] for p in parts]), len(parts), view(y))
         return y
 
@@ -131,34 +135,34 @@ class Context:
         """The two largest values of each row: ids int32 [R, 2] and values [R, 2]. Ties go to the lowest index; NaN is never chosen;
         where nothing can be chosen the id is -1 and the value NaN."""
         _floats("x", x, 2)
-        ids, values = np.empty((x.shape[0], 2), np.int32), np.empty((x.shape[0], 2), np.float32)
+        ids, values = self._empty((x.shape[0], 2), np.int32), self._empty((x.shape[0], 2), np.float32)
         self._calls.call("top2", view(x), _pointer("int32_t*", ids), _pointer("float*", values))
         return ids, values
 
     def softmax(self, x: Floats, scale: float = 1.0) -> Floats:
         """``softmax(scale * x)`` over the rows of x [R, n]."""
         _floats("x", x, 2)
-        y = np.empty_like(x)
+        y = self._empty(x.shape, np.float32)
         self._calls.call("softmax", view(x), scale, view(y))
         return y
 
     def softcap(self, x: Floats, scale: float = 1.0, cap: float = 0.0) -> Floats:
         """``cap * tanh(scale * x / cap)``, or ``scale * x`` when cap <= 0. x [R, n]."""
         _floats("x", x, 2)
-        y = np.empty_like(x)
+        y = self._empty(x.shape, np.float32)
         self._calls.call("softcap", view(x), scale, cap, view(y))
         return y
 
     def dequant(self, w: Stored) -> Floats:
         """The f32 values of a weight, in its logical shape."""
-        y = np.empty((w.raw.shape[0], w.shape[-1]), np.float32)
+        y = self._empty((w.raw.shape[0], w.shape[-1]), np.float32)
         self._calls.call("dequant", w.matrix(), view(y))
         return y.reshape(w.shape)
 
     def convert(self, x: NDArray[Any], dtype: str) -> NDArray[Any]:
         """``x`` (float32, float16 or bf16 bits as uint16; 1 to 4 axes) rounded to nearest even in ``dtype`` (``f32 f16 bf16``)."""
         kind = _choice("dtype", dtype, _ACTIVATION_ARRAYS)
-        y = np.empty(x.shape, kind)
+        y = self._empty(x.shape, kind)
         self._calls.call("convert", _cells("x", x), view(y, dtype))
         return y
 
@@ -206,6 +210,10 @@ class Context:
         if "dumps" not in self.flags:
             raise NativeError("UNSUPPORTED", "the library declares no stage dumps")
         self._calls.set_dump(callback, patterns)
+
+    def after_each_call(self, told: Callable[[str], None] | None) -> None:
+        """Call ``told(what)`` whenever a call into the library has returned, before its status is looked at."""
+        self._calls.after = told
 
     def close(self) -> None:
         """Close the drafters made from this context and the context itself; safe to repeat."""

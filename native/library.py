@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from native.context import Context
+from native.sources import FOLDERS
 from native.tensors import ffi
+
+if TYPE_CHECKING:
+    from native.guard import Report
 
 OPERATIONS = (
     *("dequant", "convert", "rms_norm", "linear", "rope", "attention", "gate", "swiglu"),
@@ -49,12 +53,23 @@ class Library:
         entries = {op for op in OPERATIONS if hasattr(handle, f"dlab_{op}")}
         self.ops: frozenset[str] = frozenset(entries | set(applied(handle)))
 
-    def context(self, threads: int = 0, **options: str) -> Context:
+    @property
+    def ours(self) -> bool:
+        """True for a library of this project, whose sources were checked."""
+        return self.info.name.removeprefix("dlab-") in FOLDERS and self.info.name.startswith("dlab-")
+
+    def context(self, threads: int = 0, *, guard: Report | None = None, **options: str) -> Context:
         """A context with its own threads (0: one per core). `NativeError` when it cannot be opened (no device ...).
 
         ``options`` are the library's own; the CPU library knows ``isa="x86-64"``, which leaves newer instructions unused.
+        ``guard``: every buffer of a single operation between guard pages, findings told as ``guard(kind, text)`` (`native.guard`).
         """
-        return Context(self._handle, self.ops, self.info.flags, self.info.abi, {"threads": str(threads)} | options)
+        arguments = self._handle, self.ops, self.info.flags, self.info.abi, {"threads": str(threads)} | options
+        if guard is None:
+            return Context(*arguments)
+        from native.guard import GuardedContext
+
+        return GuardedContext(*arguments, report=guard)
 
     def __repr__(self) -> str:
         return f"<Library {self.info.name} {self.info.version} from {self.info.path}>"

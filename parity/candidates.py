@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,25 +26,31 @@ ENTRIES = ("auto", "op", "fused")
 @dataclass(frozen=True)
 class Candidate:
     """A parsed ``--candidate``: ``kind`` is numpy, library, adapter or callable. ``mapping``: a file in place of an adapter's own.
-    ``schedule``: when the work of an emulated library runs, None for its own (eager)."""
+    ``schedule``: when the work of an emulated library runs, None for its own (eager). ``guard``: guard pages around the buffers of a
+    library's single operations, None where it is not one of ours."""
 
     spec: str
     kind: str
     entry: str = "auto"
     mapping: str | None = None
     schedule: str | None = None
+    guard: bool | None = None
 
     @property
     def name(self) -> str:
         return self.spec if self.entry == "auto" else f"{self.spec} ({self.entry})"
 
 
-def parse(spec: str, entry: str = "auto", mapping: str | None = None, schedule: str | None = None) -> Candidate:
+def parse(
+    spec: str, entry: str = "auto", mapping: str | None = None, schedule: str | None = None, guard: bool | None = None
+) -> Candidate:
     """``f32 … | f64 | cpu | cuda | cuda-emu | PATH.so | llama.cpp | module:callable``; `UsageError` lists what is known."""
     if entry not in ENTRIES:
         raise UsageError(f"entry {entry!r}: expected one of {', '.join(ENTRIES)}")
     if spec in LIBRARIES or spec.endswith((".so", ".dylib")):
-        return Candidate(spec, "library", entry, schedule=_schedule(schedule))
+        return Candidate(spec, "library", entry, schedule=_schedule(schedule), guard=guard)
+    if guard is not None:
+        raise UsageError(f"--guard: {spec!r} is no library; only the operations of a library are called with buffers of the lab's")
     if schedule is not None:
         raise UsageError(f"--schedule: {spec!r} is no emulated library; expected cuda-emu or the path of one")
     if spec == "f64" or spec in NUMPY:
@@ -75,8 +82,11 @@ def declared(candidate: Candidate, text: str | None) -> Arithmetic:
     return arithmetics.named({"cpu": "cpu", "cuda": "cuda-f32", "cuda-emu": "cuda-f32"}.get(candidate.spec, "f32"))
 
 
-def execute(candidate: Candidate, case: Case, out: Path, fault: str | None, threads: int = 0) -> None:
-    """Run the candidate on the case in this process and leave a dump at ``out``."""
+def execute(
+    candidate: Candidate, case: Case, out: Path, fault: str | None, threads: int = 0, tell: Callable[[str, str], None] | None = None
+) -> None:
+    """Run the candidate on the case in this process and leave a dump at ``out``. ``tell(kind, text)`` hears what a library does wrong
+    without dying of it (`parity.report.CAGE`)."""
     if candidate.kind == "callable":
         _call(candidate.spec, case, out)
     elif candidate.kind == "adapter":
@@ -86,7 +96,7 @@ def execute(candidate: Candidate, case: Case, out: Path, fault: str | None, thre
     elif candidate.kind == "numpy":
         _numpy(candidate, case, out, fault)
     else:
-        _library(candidate, case, out, fault, threads)
+        _library(candidate, case, out, fault, threads, tell)
 
 
 def _provenance(candidate: Candidate, fault: str | None, **more: Any) -> dict[str, Any]:
@@ -113,17 +123,21 @@ def _numpy(candidate: Candidate, case: Case, out: Path, fault: str | None) -> No
         _recorded(case, reading, fault, writer, arithmetic)
 
 
-def _library(candidate: Candidate, case: Case, out: Path, fault: str | None, threads: int) -> None:
+def _library(
+    candidate: Candidate, case: Case, out: Path, fault: str | None, threads: int, tell: Callable[[str, str], None] | None
+) -> None:
     import native
     from dumps import DumpWriter
     from native.building import ensure
     from parity.emulated import emulated
+    from parity.manners import Manners
     from parity.native_drafter import run_fused
     from parity.native_reading import Native
 
     spec = candidate.spec
     if spec == "cuda-emu":
         spec = str(ensure(spec))
+    manners = None if tell is None else Manners(tell)
     library = native.open_library(spec)
     info = library.info
     entry = candidate.entry
@@ -141,7 +155,14 @@ def _library(candidate: Candidate, case: Case, out: Path, fault: str | None, thr
     with emulated(info, candidate.schedule, out):
         if "emulated" in info.flags:
             about["schedule"] = candidate.schedule or "eager"
-        with library.context(threads) as context, DumpWriter(out, case.describe(), _provenance(candidate, fault, **about)) as writer:
+        guarded = tell if (not library.ours if candidate.guard is None else candidate.guard) else None
+        with (
+            library.context(threads, guard=guarded) as context,
+            DumpWriter(out, case.describe(), _provenance(candidate, fault, **about)) as writer,
+        ):
+            if manners is not None:
+                manners.check("open")
+                context.after_each_call(manners.check)
             if entry == "fused":
                 run_fused(_wrong(case, fault, out), context, writer)
             else:

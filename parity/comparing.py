@@ -41,17 +41,18 @@ def compare_dump(
     required: Iterable[str] = (),
     certify: bool = False,
     repeats: Iterable[Dump] = (),
+    partial: bool = False,
     progress: Progress | None = None,
 ) -> Report:
     """Judge ``dump`` against the oracle.
 
     ``required``: stage patterns whose absence is *missing* (inconclusive), not merely unseen, or conventions of `sensitivity.KNOBS`
     that the case must be able to certify. ``certify``: add the sensitivity ledger. ``repeats``: dumps of further runs of the same
-    candidate on the same case: a divergence that differs between them is not reproducible.
+    candidate on the same case: a divergence that differs between them is not reproducible. ``partial``: take what an unfinished dump holds.
     """
     if mode not in MODES:
         raise UsageError(f"mode {mode!r}: expected {', '.join(MODES)}")
-    check_identity(case, dump)
+    check_identity(case, dump, partial)
     report = Report(
         case.describe(), open_case_model(case).geometry, asdict(arithmetic), dict(dump.provenance), MODES[mode], versions=versions()
     )
@@ -104,7 +105,7 @@ def _recurrences(case: Case, tape: Local) -> None:
         d.extent.recurrence = recurrence(case, sorted(set(compared.get(d.stage, []))), d.extent.steps)
 
 
-def check_identity(case: Case, dump: Dump) -> None:
+def check_identity(case: Case, dump: Dump, partial: bool = False) -> None:
     """The dump must be of this case: same artifacts, same steps. `UsageError` names the first difference."""
     theirs = dump.case
     for path, sha in case.identity.items():
@@ -115,7 +116,7 @@ def check_identity(case: Case, dump: Dump) -> None:
         mine = case.describe()[key]
         if key in theirs and theirs[key] != mine:
             raise UsageError(f"{dump.path}: its case has {key} {_short(theirs[key])}, this case {_short(mine)}: not the same run")
-    if not dump.complete:
+    if not (dump.complete or partial):
         last = f"; the last stage announced is {dump.announced}" if dump.announced else ""
         raise UsageError(f"{dump.path}: the dump is incomplete (its writer never closed it){last}")
 

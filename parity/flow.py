@@ -5,18 +5,21 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from oracle.arithmetic import Arithmetic
 from parity import candidates
+from parity.cage import Limits, Outcome, run_worker
 from parity.case import Case
-from parity.comparing import compare_dump
+from parity.comparing import compare_dump, versions
 from parity.emulated import clear_findings, read_findings
-from parity.errors import CandidateError
-from parity.models import Progress
+from parity.models import Progress, open_case_model
 from parity.report import Report
-from parity.worker import run_worker
+
+if TYPE_CHECKING:
+    from dumps import Dump
 
 
 def run_candidate(
@@ -32,45 +35,62 @@ def run_candidate(
     keep: Path | None = None,
     threads: int = 0,
     timeout: float = 600.0,
+    memory: int | None = None,
     progress: Progress | None = None,
 ) -> Report:
-    """Run the candidate in a worker process and compare its dump. ``keep``: folder that keeps the case and the dump."""
-    from dumps import open_dump
-
+    """Run the candidate in a worker process and compare its dump. ``keep``: folder that keeps the case and the dump. ``timeout``:
+    seconds, ``memory``: bytes it may take. What it does to its process are findings of the report; what it had recorded is compared
+    all the same."""
     folder = keep or Path(tempfile.mkdtemp(prefix="parity-"))
+    judged_by = arithmetic or candidates.declared(candidate, None)
     try:
         case_folder = case.save(folder / "case")
-        out = folder / "dump"
-        if out.exists():
-            shutil.rmtree(out)
-        clear_findings(out)
         if progress:
             progress(f"candidate {candidate.name}")
-        seconds, died = 0.0, None
-        try:
-            seconds = run_worker(candidate, case_folder, out, fault=fault, threads=threads, timeout=timeout)
-        except CandidateError as error:
-            if not (read_findings(out) and out.exists()):
-                raise
-            died = error  # the finding says why; what was recorded before is compared all the same
-        report = compare_dump(
-            case,
-            open_dump(out),
-            arithmetic or candidates.declared(candidate, None),
-            mode=mode,
-            members=members,
-            required=required,
-            certify=certify,
-            progress=progress,
-        )
-        report.timing["candidate_s"] = seconds
-        report.findings = read_findings(out)
-        if died is not None:
-            report.notes.append(str(died))
+        out = folder / "dump"
+        outcome = _run(candidate, case_folder, out, fault, threads, Limits(timeout, memory))
+        dump = _opened(out, outcome)
+        if dump is None:
+            report = Report(
+                case.describe(), open_case_model(case).geometry, asdict(judged_by), {"candidate": candidate.name}, (), versions=versions()
+            )
+        else:
+            options: dict[str, Any] = {"mode": mode, "members": members, "required": required, "certify": certify}
+            report = compare_dump(case, dump, judged_by, **options, partial=bool(outcome.findings), progress=progress)
+        report.timing["candidate_s"] = outcome.seconds
+        report.findings = read_findings(out) + outcome.findings
+        if dump is not None and not dump.complete:
+            report.notes.append(f"the dump ends where the candidate did: {len(dump.pieces)} records were compared")
         return report
     finally:
         if keep is None:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _run(candidate: candidates.Candidate, case_folder: Path, out: Path, fault: str | None, threads: int, limits: Limits) -> Outcome:
+    """One run that leaves its dump at ``out``."""
+    if out.exists():
+        shutil.rmtree(out)
+    clear_findings(out)
+    return run_worker(candidate, case_folder, out, fault=fault, threads=threads, limits=limits)
+
+
+def _opened(out: Path, outcome: Outcome) -> Dump | None:
+    """The dump with anything in it, or None; one that is not well formed is a finding."""
+    from dumps import DumpError, open_dump
+
+    if not out.exists():
+        return None
+    try:
+        dump = open_dump(out)
+    except DumpError as error:
+        # What a candidate that died left half-made adds nothing to its death.
+        if not outcome.findings:
+            outcome.add("record-twice" if "recorded already" in str(error) else "bad-dump", str(error))
+        return None
+    if not dump.complete and not outcome.findings:
+        outcome.add("bad-dump", f"{out}: the dump is incomplete (its writer never closed it)")
+    return dump if dump.pieces or not outcome.findings else None
 
 
 def run_callable(

@@ -25,7 +25,7 @@ def text(report: Report, *, every_stage: bool = False, color: bool = False, widt
     for line in facts(report):
         console.print("  " + line)
     for f in report.findings:
-        console.print(f"  {f['kind']} ({f['count']} times): {f['text']}")
+        console.print(f"  {f['kind']}{'' if f['count'] == 1 else ' (' + str(f['count']) + ' times)'}: {f['text']}")
     if report.divergences:
         console.print()
         for d in report.divergences[:SHOWN_DIVERGENCES]:

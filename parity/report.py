@@ -9,6 +9,29 @@ from typing import Any
 
 SCHEMA = "dflash-parity-report/1"
 EXIT = {"parity": 0, "divergence": 1, "inconclusive": 3}
+CAGE = {
+    "hang": "it did not finish in its time",
+    "abort": "it aborted",
+    "uncaught-exception": "a C++ exception left it",
+    "exception": "a Python exception left it",
+    "exit": "it ended the process itself",
+    "crash": "a fatal signal ended it",
+    "killed": "the system, or itself, ended it with SIGKILL",
+    "stack-overflow": "it ran out of stack",
+    "out-of-memory": "it ran out of memory",
+    "write-outside": "it wrote outside a buffer it was given",
+    "read-outside": "it read outside a buffer it was given",
+    "changed-input": "it changed one of its inputs",
+    "left-behind": "it left a process behind",
+    "closed-output": "it closed or replaced standard output or standard error",
+    "floating-point-mode": "it left the floating-point mode changed",
+    "dump-deleted": "its dump was there and is gone",
+    "record-twice": "it recorded the same rows twice",
+    "bad-dump": "its dump is not well formed",
+    "no-dump": "it left no dump",
+    "failed": "it reported a failure of its own",
+}
+"""Kinds of finding of the cage, and what each means. All are exit status 4."""
 
 
 @dataclass
@@ -106,8 +129,9 @@ class Margin:
 
 @dataclass
 class Report:
-    """The whole finding. ``verdict``: parity, divergence or inconclusive, or what an emulator found first (race, hazard, out-of-bounds,
-    uninitialised, divergent-sync, api); ``divergences[0]`` is the first in causal order."""
+    """The whole finding. ``verdict``: parity, divergence or inconclusive; or what an emulator found first (race, hazard, out-of-bounds,
+    uninitialised, divergent-sync, api), or what the candidate did to the process it ran in (`CAGE`). ``divergences[0]`` is the first in
+    causal order."""
 
     case: dict[str, Any]
     geometry: dict[str, Any]
@@ -150,7 +174,7 @@ class Report:
 
     @property
     def exit_status(self) -> int:
-        return EXIT.get(self.verdict, 1)
+        return 4 if self.verdict in CAGE else EXIT.get(self.verdict, 1)
 
     def counts(self) -> Counter[str]:
         return Counter(s.verdict for s in self.stages)

@@ -22,6 +22,8 @@ from parity.cli import options as shared
 @click.option("--fault", metavar="SPEC", help="Plant a mistake in the candidate, e.g. norm.eps:factor=10 (see parity faults).")
 @click.option("--threads", type=click.IntRange(0, 256), default=0, help="Threads of a library; 0 is its default.")
 @click.option("--timeout", type=float, default=600.0, show_default=True, help="Seconds the candidate may take.")
+@click.option("--memory", type=click.FloatRange(min=0.1), help="GiB the candidate may allocate, mapped files not counted.")
+@click.option("--guard/--no-guard", default=None, help="Guard pages around a library's buffers; default: for those that are not ours.")
 @click.option("--keep", type=click.Path(path_type=Path), help="Keep the case and the dump in this folder.")
 @shared.judge_options
 @shared.report_options
@@ -34,6 +36,8 @@ def run(
     fault: str | None,
     threads: int,
     timeout: float,
+    memory: float | None,
+    guard: bool | None,
     keep: Path | None,
     arithmetic: str | None,
     mode: str,
@@ -57,7 +61,7 @@ def run(
     from parity.faults import parse as parse_fault
     from parity.flow import run_candidate
 
-    parsed = candidates.parse(candidate, entry, None if mapping is None else str(mapping.resolve()), schedule)
+    parsed = candidates.parse(candidate, entry, None if mapping is None else str(mapping.resolve()), schedule, guard)
     judged = candidates.declared(parsed, arithmetic)
     if fault:
         parse_fault(fault)
@@ -74,6 +78,7 @@ def run(
         keep=keep,
         threads=threads,
         timeout=timeout,
+        memory=None if memory is None else int(memory * 2**30),
         progress=shared.progress,
     )
     shared.done()

@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 from oracle.models import Target, open_target
 from oracle.ops.argmax import first_argmax
 from parity import candidates
+from parity.cage import Limits, run_worker
 from parity.case import Case, window
 from parity.errors import CandidateError, UsageError
 from parity.report import EXIT, plain
 from parity.speculating.noise import declared, row_noise
-from parity.worker import run_worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -185,7 +185,9 @@ class _Arms:
         case = Case(f"{family} rows", family, "target", self.model, tuple(steps))
         with tempfile.TemporaryDirectory(prefix="parity-rows-") as folder:
             out = Path(folder) / "dump"
-            run_worker(self.candidate, case.save(Path(folder) / "case"), out, fault=self.fault, threads=self.threads, timeout=self.timeout)
+            limits = Limits(self.timeout)
+            saved = case.save(Path(folder) / "case")
+            run_worker(self.candidate, saved, out, fault=self.fault, threads=self.threads, limits=limits).demand_clean()
             dump = open_dump(out)
             return [_stored(dump, step) for step in range(len(steps))]
 
