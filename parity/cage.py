@@ -28,10 +28,12 @@ LOG_BYTES, STDERR_BYTES, TEXT = 1 << 20, 1 << 16, 400
 
 @dataclass(frozen=True)
 class Limits:
-    """``seconds``: wall-clock time; ``memory``: bytes of private writable memory, None for the machine's."""
+    """``seconds``: wall-clock time; ``memory``: bytes of private writable memory, None for the machine's.
+    ``perturb``: a byte that fresh memory is filled from (glibc), 0 for as it comes: a read of what was never written then shows."""
 
     seconds: float = 600.0
     memory: int | None = None
+    perturb: int = 0
 
     def bytes(self) -> int:
         return self.memory if self.memory is not None else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -78,7 +80,7 @@ def run_worker(
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=sink,
-            env=os.environ | {MARK: token},
+            env=os.environ | {MARK: token} | ({"MALLOC_PERTURB_": str(limits.perturb)} if limits.perturb else {}),
             start_new_session=True,
         )
     timed_out = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from parity.case import Case
 from parity.comparing import compare_dump, versions
 from parity.emulated import clear_findings, read_findings
 from parity.models import Progress, open_case_model
+from parity.repeating import summary, unrepeated
 from parity.report import Report
 
 if TYPE_CHECKING:
@@ -36,11 +37,12 @@ def run_candidate(
     threads: int = 0,
     timeout: float = 600.0,
     memory: int | None = None,
+    repeat: int = 1,
     progress: Progress | None = None,
 ) -> Report:
     """Run the candidate in a worker process and compare its dump. ``keep``: folder that keeps the case and the dump. ``timeout``:
     seconds, ``memory``: bytes it may take. What it does to its process are findings of the report; what it had recorded is compared
-    all the same."""
+    all the same. ``repeat``: runs in all, compared bit for bit with the first."""
     folder = keep or Path(tempfile.mkdtemp(prefix="parity-"))
     judged_by = arithmetic or candidates.declared(candidate, None)
     try:
@@ -48,15 +50,19 @@ def run_candidate(
         if progress:
             progress(f"candidate {candidate.name}")
         out = folder / "dump"
-        outcome = _run(candidate, case_folder, out, fault, threads, Limits(timeout, memory))
+        limits = Limits(timeout, memory)
+        outcome = _run(candidate, case_folder, out, fault, threads, limits)
         dump = _opened(out, outcome)
         if dump is None:
             report = Report(
                 case.describe(), open_case_model(case).geometry, asdict(judged_by), {"candidate": candidate.name}, (), versions=versions()
             )
         else:
-            options: dict[str, Any] = {"mode": mode, "members": members, "required": required, "certify": certify}
+            others = _further(candidate, case_folder, out, fault, threads, limits, repeat, outcome)
+            options: dict[str, Any] = {"mode": mode, "members": members, "required": required, "certify": certify, "repeats": others}
             report = compare_dump(case, dump, judged_by, **options, partial=bool(outcome.findings), progress=progress)
+            if repeat > 1:
+                report.repeat = summary(1 + len(others), unrepeated((dump, *others)))
         report.timing["candidate_s"] = outcome.seconds
         report.findings = read_findings(out) + outcome.findings
         if dump is not None and not dump.complete:
@@ -73,6 +79,29 @@ def _run(candidate: candidates.Candidate, case_folder: Path, out: Path, fault: s
         shutil.rmtree(out)
     clear_findings(out)
     return run_worker(candidate, case_folder, out, fault=fault, threads=threads, limits=limits)
+
+
+def _further(
+    candidate: candidates.Candidate,
+    case_folder: Path,
+    first: Path,
+    fault: str | None,
+    threads: int,
+    limits: Limits,
+    repeat: int,
+    whole: Outcome,
+) -> list[Dump]:
+    """The dumps of the runs after the first, each with other bytes in fresh memory; what happens to them is added to ``whole``."""
+    dumps: list[Dump] = []
+    for number in range(2, repeat + 1):
+        out = first.with_name(f"{first.name}-{number}")
+        outcome = _run(candidate, case_folder, out, fault, threads, replace(limits, perturb=37 * number % 255 or 1))
+        dump = _opened(out, outcome)
+        for f in outcome.findings:
+            whole.add(f["kind"], f"run {number}: {f['text']}", stage=f["stage"], stderr=f["stderr"])
+        if dump is not None:
+            dumps.append(dump)
+    return dumps
 
 
 def _opened(out: Path, outcome: Outcome) -> Dump | None:

@@ -54,6 +54,8 @@ def headline(report: Report) -> str:
     if report.findings:
         more = f" (and {len(report.findings) - 1} more)" if len(report.findings) > 1 else ""
         return f"{report.verdict.upper()} {report.findings[0]['text']}{more} - {name}"
+    if report.verdict == "not-reproducible":
+        return f"NOT REPRODUCIBLE first at {_unrepeated(report)} - {name}"
     if report.verdict == "divergence":
         d = report.divergences[0]
         more = f" (and {len(report.divergences) - 1} more)" if len(report.divergences) > 1 else ""
@@ -69,6 +71,17 @@ def headline(report: Report) -> str:
     ties = sum(m.verdict == "tie" for m in report.margins)
     tied = f", {ties} ties" if ties else ""
     return f"PARITY {report.compared} stages agree{tied} - {name}"
+
+
+def _unrepeated(report: Report) -> str:
+    """The first stage that differs between runs, and how many do."""
+    assert report.repeat is not None
+    stages = report.repeat["stages"]
+    s = stages[0]
+    more = f" (and {len(stages) - 1} more stages)" if len(stages) > 1 else ""
+    rows = f"row{'s' if len(s['rows']) > 1 else ''} {spans(s['rows'])}"
+    where = f"{s['stage']}, step {s['step']}, {rows}, {s['elements']} of {s['of']} elements"
+    return f"{where}: run {spans(s['runs'])} of {report.repeat['runs']} differs from run 1{more}"
 
 
 def facts(report: Report) -> list[str]:
@@ -87,6 +100,9 @@ def facts(report: Report) -> list[str]:
         f"geometry: {sizes}",
         f"candidate ran: {where}; judged under arithmetic {report.arithmetic['name']}, modes {' and '.join(report.modes)}",
     ]
+    if report.repeat is not None:
+        same = "bit for bit the same" if report.repeat["reproducible"] else f"NOT the same: first at {_unrepeated(report)}"
+        lines.append(f"repeated: {report.repeat['runs']} runs, {same}")
     if c.get("fault"):
         lines.append(f"planted fault: {c['fault']}")
     if report.unseen:

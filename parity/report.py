@@ -130,8 +130,8 @@ class Margin:
 @dataclass
 class Report:
     """The whole finding. ``verdict``: parity, divergence or inconclusive; or what an emulator found first (race, hazard, out-of-bounds,
-    uninitialised, divergent-sync, api), or what the candidate did to the process it ran in (`CAGE`). ``divergences[0]`` is the first in
-    causal order."""
+    uninitialised, divergent-sync, api), what the candidate did to the process it ran in (`CAGE`), or not-reproducible.
+    ``divergences[0]`` is the first in causal order."""
 
     case: dict[str, Any]
     geometry: dict[str, Any]
@@ -148,6 +148,7 @@ class Report:
     unseen: list[str] = field(default_factory=list)
     extra: list[str] = field(default_factory=list)
     findings: list[dict[str, Any]] = field(default_factory=list)
+    repeat: dict[str, Any] | None = None
     notes: list[str] = field(default_factory=list)
     versions: dict[str, str] = field(default_factory=dict)
     timing: dict[str, float] = field(default_factory=dict)
@@ -164,6 +165,8 @@ class Report:
     def verdict(self) -> str:
         if self.findings:
             return str(self.findings[0]["kind"])
+        if self.repeat is not None and not self.repeat["reproducible"]:
+            return "not-reproducible"
         if self.divergences:
             return "divergence"
         return "inconclusive" if self.missing or self.uncertified or self.inconclusive or not self.compared else "parity"

@@ -23,6 +23,7 @@ from parity.cli import options as shared
 @click.option("--threads", type=click.IntRange(0, 256), default=0, help="Threads of a library; 0 is its default.")
 @click.option("--timeout", type=float, default=600.0, show_default=True, help="Seconds the candidate may take.")
 @click.option("--memory", type=click.FloatRange(min=0.1), help="GiB the candidate may allocate, mapped files not counted.")
+@click.option("--repeat", type=click.IntRange(1, 100), default=1, show_default=True, help="Runs of the candidate, compared bit for bit.")
 @click.option("--guard/--no-guard", default=None, help="Guard pages around a library's buffers; default: for those that are not ours.")
 @click.option("--keep", type=click.Path(path_type=Path), help="Keep the case and the dump in this folder.")
 @shared.judge_options
@@ -37,6 +38,7 @@ def run(
     threads: int,
     timeout: float,
     memory: float | None,
+    repeat: int,
     guard: bool | None,
     keep: Path | None,
     arithmetic: str | None,
@@ -79,6 +81,7 @@ def run(
         threads=threads,
         timeout=timeout,
         memory=None if memory is None else int(memory * 2**30),
+        repeat=repeat,
         progress=shared.progress,
     )
     shared.done()

@@ -79,6 +79,7 @@ static int32_t misbehave(const dlab_tensor* in, dlab_tensor* y) {
   if (asked("subnormals flushed")) _mm_setcsr(_mm_getcsr() | 0x8040);
   if (asked("rounding down")) _mm_setcsr(_mm_getcsr() | 0x2000);
 #endif
+  if (asked("uninitialised")) out[n - 1] += static_cast<float>(static_cast<unsigned char*>(malloc(4096))[1024]);
   if (asked("failure")) return DLAB_E_INTERNAL;
   if (asked("dump removed") && system("rm -rf \"$DUMP_FOLDER\"")) abort();
   return DLAB_OK;

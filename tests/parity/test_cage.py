@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from native.sources import HEADER, library_path
-from parity import candidates
+from parity import candidates, render
 from parity.cage import Limits, run_worker
 from parity.case import Case, load
 from parity.flow import run_candidate
@@ -111,6 +111,33 @@ def test_without_guard_pages_a_changed_input_passes_unseen(misbehaving, folder, 
     monkeypatch.setenv("MISBEHAVE", "input changed")
     outcome = run_worker(candidates.parse(str(misbehaving), guard=False), folder, tmp_path / "dump", threads=1)
     assert outcome.findings == []
+
+
+@pytest.mark.parametrize(("deed", "stage", "rows"), [("race", "target.L0.", [1]), ("uninitialised", "target.L1.mlp_act", None)])
+def test_what_does_not_repeat_is_a_verdict_of_its_own(misbehaving, target, monkeypatch, deed, stage, rows):
+    monkeypatch.setenv("MISBEHAVE", deed)
+    report = run_candidate(target, candidates.parse(str(misbehaving)), mode="local", threads=1, repeat=2)
+    assert report.verdict == "not-reproducible" and report.exit_status == 1
+    first = report.to_json()["repeat"]["stages"][0]
+    assert first["stage"].startswith(stage) and first["rows"] == (rows or [len(target.steps[first["step"]].array) - 1]) and first["elements"] == 1
+    assert first["runs"] == [2] and render.headline(report).startswith(f"NOT REPRODUCIBLE first at {first['stage']}, step")
+
+
+def test_a_candidate_that_repeats_itself_passes(target):
+    report = run_candidate(target, candidates.parse("cpu"), mode="local", threads=2, repeat=3)
+    assert report.verdict == "parity" and report.repeat == {"runs": 3, "reproducible": True, "stages": []}
+    assert "3 runs, bit for bit the same" in render.text(report)
+
+
+def test_a_death_in_a_later_run_is_a_finding(drafter, tmp_path):
+    report = run_candidate(drafter, candidates.parse(f"{__name__}:dies_the_second_time"), mode="local", repeat=2, keep=tmp_path)
+    assert report.verdict == "abort" and report.findings[0]["text"].startswith("run 2: ")
+
+
+def dies_the_second_time(case_folder, out):
+    if out.name != "dump":
+        os.abort()
+    _begun(case_folder, out).close()
 
 
 def _begun(case_folder, out):
