@@ -5,6 +5,7 @@
 #include "decode.hpp"
 #include "pointwise.hpp"
 #include "product.hpp"
+#include "reduce.hpp"
 #include "sequences.hpp"
 
 namespace dlab {
@@ -18,7 +19,7 @@ constexpr bool kFused = false;
 extern const Kernels DLAB_KERNELS = {
     DLAB_ISA, kFused, decode, tile_rows, product, attention, rms_norm, rope, gate, swiglu, add, multiply, softmax, softcap,
     dot, delta_read, delta_step, short_conv, dynamic_conv, mean, weighted_sum, silu, squash, decay, l2_norm, hc_read, hc_write, ple_gate,
-    product_of, markov_state, hyperbolic,
+    product_of, markov_state, hyperbolic, differences, read_words,
 };
 
 }  // namespace dlab

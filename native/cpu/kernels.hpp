@@ -55,6 +55,20 @@ struct AttentionItem {
   float* scratch;                 // attention_scratch(cells, head_dim) values
 };
 
+// Two recordings [rows, width]; kinds as reduce.cpp numbers them. least: 2^emin and scale: 2^(p-2) of the coarser format.
+struct DifferenceItem {
+  int32_t kind_a, kind_b;
+  const void *a, *b;
+  int64_t rows, width;
+  double least, scale;
+  uint8_t* differs;  // [rows]
+};
+
+struct Difference {
+  int64_t elements;
+  double max_abs, ulps;
+};
+
 struct Kernels {
   const char* isa;
   bool fused_multiply_add;
@@ -96,6 +110,8 @@ struct Kernels {
   // joint [3][n]
   void (*markov_state)(const float* state, const float* joint, int64_t n, float* y);
   void (*hyperbolic)(const float* x, int64_t n, float* y);
+  void (*differences)(const DifferenceItem& item, Difference& out);
+  uint64_t (*read_words)(const uint64_t* words, int64_t n);
 };
 
 // Packed queries, the scores of kGroup query vectors, and one decoded chunk of values.
