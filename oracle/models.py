@@ -142,7 +142,7 @@ def open_drafter(path: str | Path, dialect: dict[str, str] | None = None, family
     """Open a drafter file or folder: validated, memory-mapped. Raises `ArtifactError` and `DialectError`."""
     from oracle.artifacts import open_drafter_files
 
-    files = open_drafter_files(Path(path), family)
+    files = open_drafter_files(Path(path), family, _mask(dialect))
     resolved = files.dialect.override(dialect or {})
     geometry = files.geometry
     if resolved.sinks and all(layer.sinks is None for layer in files.weights.layers):
@@ -150,6 +150,14 @@ def open_drafter(path: str | Path, dialect: dict[str, str] | None = None, family
     if dialect and "window" in dialect:
         geometry = replace(geometry, window=resolved.window, window_source="dialect")
     return Drafter(geometry, resolved, files.weights, files.identity)
+
+
+def _mask(dialect: dict[str, str] | None) -> int | None:
+    """The mask token that a dialect gives in place of the file's, or None."""
+    text = (dialect or {}).get("mask_token_id")
+    if text is not None and not text.isdecimal():
+        raise DialectError(f"dialect mask_token_id={text!r}: expected a token id")
+    return None if text is None else int(text)
 
 
 def open_target(path: str | Path, dialect: dict[str, str] | None = None) -> Target:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +11,7 @@ from oracle.artifacts import laguna, laguna_draft_gguf, muse, qwen3, qwen38
 from oracle.artifacts.container import Container, Identity, fail, open_container, show
 from oracle.artifacts.heads import GGUF_HEADS, target_ids
 from oracle.artifacts.roles import drafter_weights, formats_of, rename, take
-from oracle.drafters.dialect import Dialect, Geometry
+from oracle.drafters.dialect import NO_MASK, Dialect, Geometry
 from oracle.drafters.weights import DrafterWeights
 
 FAMILIES = {muse.FAMILY: muse.describe, qwen3.FAMILY: qwen3.describe, laguna.FAMILY: laguna.describe}
@@ -28,8 +28,8 @@ class DrafterFiles:
     identity: Identity
 
 
-def open_drafter_files(path: str | Path, family: str | None = None) -> DrafterFiles:
-    """Open a drafter GGUF or SafeTensors folder; ``family`` overrides the resolution.
+def open_drafter_files(path: str | Path, family: str | None = None, mask: int | None = None) -> DrafterFiles:
+    """Open a drafter GGUF or SafeTensors folder; ``family`` overrides the resolution, ``mask`` the mask token of the file.
 
     `ArtifactError` (a `ValueError`) names the file and the key or tensor that is wrong.
     """
@@ -39,13 +39,24 @@ def open_drafter_files(path: str | Path, family: str | None = None) -> DrafterFi
     family = family or resolve_family(container)
     tensors = rename(container, "model.") if container.kind == "safetensors" else container.tensors
     described = FAMILIES[family](container, set(tensors))
+    geometry = _masked(container, described.geometry, mask)
     tensors = dict(tensors)
-    ids = target_ids(container, tensors, described.geometry)
+    ids = target_ids(container, tensors, geometry)
     weights = take(container, tensors, described.roles)
     if described.rearrange is not None:
         weights = described.rearrange(weights)
     identity = Identity(family, container.kind, container.files, formats_of(weights.values()), described.warnings)
-    return DrafterFiles(described.geometry, described.dialect, drafter_weights(weights, described.geometry.layers, ids), identity)
+    return DrafterFiles(geometry, described.dialect, drafter_weights(weights, geometry.layers, ids), identity)
+
+
+def _masked(container: Container, g: Geometry, mask: int | None) -> Geometry:
+    """The geometry with the mask token that was asked for; a file without one has no default."""
+    if mask is None and g.mask_token_id == NO_MASK:
+        key = "dflash.mask_token_id" if container.kind == "gguf" else "mask_token_id"
+        fail(container.metadata_path, f"missing key {key}: the mask token has no default; give --dialect mask_token_id=N")
+    if mask is not None and not 0 <= mask < g.vocab:
+        fail(container.metadata_path, f"mask token {mask} was asked for; expected one from 0 to {g.vocab - 1}, the drafter's vocabulary")
+    return g if mask is None else replace(g, mask_token_id=mask)
 
 
 def resolve_family(container: Container) -> str:

@@ -11,9 +11,9 @@ import numpy as np
 from oracle.artifacts.container import Container, fail, name_list, show
 
 LARGEST_DIM = 1 << 24
-LARGEST_LAYERS = 256
+LARGEST_LAYERS = 1024
 LARGEST_HEADS = 1024
-LARGEST_WINDOW = 1 << 20
+WINDOWS = (2, 1 << 20)
 LARGEST_CONTEXT = 1 << 31
 BLOCK_SIZES = (2, 512)
 
@@ -65,6 +65,13 @@ class Fields:
             return default
         if isinstance(value, bool) or not isinstance(value, int) or not self._kind(key, "u32") or not low <= value <= high:
             self.refuse(key, expected)
+        return value
+
+    def window(self, key: str) -> int | None:
+        """A sliding window within `WINDOWS`; None when it is absent or zero."""
+        if isinstance(self.values.get(key), int | float) and self.values[key] == 0 and self.integer(key, 0, WINDOWS[1]) == 0:
+            return None
+        value: int | None = self.integer(key, *WINDOWS, default=None)
         return value
 
     def number(self, key: str, low: float, high: float, default: Any = _ABSENT) -> Any:

@@ -14,6 +14,7 @@ from oracle.artifacts.blocks import FORMATS, decode
 from oracle.artifacts.container import ArtifactError, Container, Identity, fail, open_container
 from oracle.artifacts.drafters import open_drafter_files
 from oracle.artifacts.dtypes import file_hazards, pair_dtypes, pair_hazards
+from oracle.artifacts.loaders import refusals
 from oracle.artifacts.opinions import second_opinion
 from oracle.artifacts.pairing import mismatches
 from oracle.artifacts.roles import GGUF_TARGET
@@ -28,14 +29,16 @@ from oracle.artifacts.targets import (
 )
 
 
-def inspect_artifact(path: str | Path, family: str | None = None, target: str | Path | None = None) -> dict[str, Any]:
+def inspect_artifact(
+    path: str | Path, family: str | None = None, target: str | Path | None = None, loader: str | None = None
+) -> dict[str, Any]:
     """Describe the artifact at ``path`` as plain data (JSON-ready).
 
     Keys: ``path, container, role`` (``drafter``, ``target``, ``lender`` or None), ``family, dialect, geometry, context`` (of a
     ring cache: its rows and most bytes, or None), ``files`` (name, bytes, sha256), ``formats, tensors`` (name, stored, shape,
     bytes), ``dtypes`` (format -> number of tensors), ``warnings`` (promotion hazards among them) and ``problems``, the last empty for a
     sound file. ``family`` overrides the resolution of a drafter. ``target``: also whether the drafter belongs to the target there, and
-    which dtypes would meet.
+    which dtypes would meet. ``loader``: also what that engine's own loader (`loaders.LOADERS`) refuses of the drafter.
     """
     report: dict[str, Any] = {
         "path": str(path),
@@ -70,6 +73,8 @@ def inspect_artifact(path: str | Path, family: str | None = None, target: str | 
         _describe(report, container, family)
         if target is not None:
             _pair(report, container, family, target)
+        if loader is not None:
+            _load(report, container, family, loader)
     except ArtifactError as error:
         report["problems"].append(str(error))
     report["problems"] += _bad_vectors(container) + second_opinion(container)
@@ -119,6 +124,14 @@ def _pair(report: dict[str, Any], container: Container, family: str | None, targ
     found = mismatches(drafter.identity.family, drafter.geometry, lent.embedding, whole.geometry if whole else None)
     report["problems"] += [f"{target}: not the target of {container.path}: {what}" for what in found]
     report["warnings"] += pair_hazards(pair_dtypes(drafter.weights, lent.embedding, whole.weights if whole else None))
+
+
+def _load(report: dict[str, Any], container: Container, family: str | None, loader: str) -> None:
+    """Would the engine's own loader take this drafter?"""
+    if report["role"] != "drafter":
+        fail(container.path, f"not a drafter: loader {loader} reads drafters only")
+    drafter = open_drafter_files(container.path, family)
+    report["problems"] += refusals(loader, drafter.identity.family, container, drafter.geometry)
 
 
 def _only_lends(container: Container) -> bool:

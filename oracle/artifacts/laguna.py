@@ -12,7 +12,7 @@ import numpy as np
 
 from oracle.artifacts import laguna_draft_gguf
 from oracle.artifacts.container import Container, fail, name_list
-from oracle.artifacts.fields import BLOCK_SIZES, LARGEST_DIM, LARGEST_LAYERS, LARGEST_WINDOW, Fields
+from oracle.artifacts.fields import BLOCK_SIZES, LARGEST_DIM, LARGEST_LAYERS, WINDOWS, Fields
 from oracle.artifacts.muse import Description
 from oracle.artifacts.roles import HF_DRAFTER, HF_LAYER, MATRICES, NORMS, Role, layer_roles
 from oracle.artifacts.ropes import THETA
@@ -101,11 +101,11 @@ def _window(config: Fields, layers: int) -> int:
     if config.has("sliding_windows"):
         listed = config.values["sliding_windows"]
         config.ignore("sliding_windows", "sliding_window")
-        whole = isinstance(listed, list) and len(listed) == layers and all(type(w) is int and 2 <= w <= LARGEST_WINDOW for w in listed)
+        whole = isinstance(listed, list) and len(listed) == layers and all(type(w) is int and WINDOWS[0] <= w <= WINDOWS[1] for w in listed)
         if not whole or len(set(listed)) != 1:
-            config.refuse("sliding_windows", f"a list of {layers} equal whole numbers from 2 to {LARGEST_WINDOW}, one per layer")
+            config.refuse("sliding_windows", f"a list of {layers} equal whole numbers from {WINDOWS[0]} to {WINDOWS[1]}, one per layer")
         return int(listed[0])
-    window: int = config.integer("sliding_window", 2, LARGEST_WINDOW, default=DEFAULT_WINDOW)
+    window: int = config.integer("sliding_window", *WINDOWS, default=DEFAULT_WINDOW)
     return window
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from oracle.artifacts.container import Container, fail
-from oracle.artifacts.fields import BLOCK_SIZES, LARGEST_DIM, LARGEST_LAYERS, LARGEST_WINDOW, Fields
+from oracle.artifacts.fields import BLOCK_SIZES, LARGEST_DIM, LARGEST_LAYERS, WINDOWS, Fields
 from oracle.artifacts.muse import Description
 from oracle.artifacts.roles import Role, drafter_roles
 from oracle.artifacts.ropes import THETA
@@ -60,7 +60,7 @@ def describe(container: Container, dialect: Callable[[Geometry, float, float], D
     taps = tuple(t - 1 for t in keys.integers("dflash.target_layers", 1, LARGEST_LAYERS, LARGEST_LAYERS))
     if list(taps) != sorted(taps) or len(taps) != layers:
         keys.refuse("dflash.target_layers", f"{layers} rising layers (counted from 1), as many as the drafter has layers")
-    window = keys.integer("dflash.attention.sliding_window", 2, LARGEST_WINDOW)
+    window = keys.integer("dflash.attention.sliding_window", *WINDOWS)
     if not all(keys.flags("dflash.attention.sliding_window_pattern", layers)):
         keys.refuse("dflash.attention.sliding_window_pattern", "true for every layer")
     eps = keys.number("dflash.attention.layer_norm_rms_epsilon", 1e-12, 1e-1)
@@ -95,4 +95,3 @@ def _fixed(keys: Fields, head_dim: int, vocab: int) -> None:
     keys.must_be("dflash.hidden_activation", "silu")
     for scale in ("dflash.embedding_scale", "dflash.attention.value_scale", "dflash.logit_scale"):
         keys.must_be(scale, 1.0)
-

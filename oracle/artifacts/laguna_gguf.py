@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from oracle.artifacts.container import Container, fail
-from oracle.artifacts.fields import LARGEST_CONTEXT, LARGEST_DIM, LARGEST_HEADS, LARGEST_LAYERS, LARGEST_WINDOW, Fields, shortest
+from oracle.artifacts.fields import LARGEST_CONTEXT, LARGEST_DIM, LARGEST_HEADS, LARGEST_LAYERS, Fields, shortest
 from oracle.artifacts.roles import GGUF_LAYER, GGUF_TARGET, NORMS, Role, layer_roles
 from oracle.artifacts.ropes import THETA, stretched, yarn_attention_factor
 from oracle.artifacts.sizes import LARGEST_HEAD_DIM, context_length, finish_gguf, vocabulary_rows, warn
@@ -142,7 +142,7 @@ def _layer_heads(keys: Fields, layers: int, kv: int) -> tuple[int, ...]:
 def _sliding(keys: Fields, layers: int) -> tuple[tuple[bool, ...], int | None]:
     """Which layers slide and by what: no window, no sliding layer; an array, a period counted from a full first layer, or period 4."""
     name = f"{ARCH}.attention.sliding_window_pattern"
-    window = keys.integer(f"{ARCH}.attention.sliding_window", 0, LARGEST_WINDOW, default=0) or None
+    window = keys.window(f"{ARCH}.attention.sliding_window")
     if window is None:
         keys.must_be(name, 0)
         return (False,) * layers, None

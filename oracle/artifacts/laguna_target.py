@@ -10,7 +10,7 @@ from typing import Any
 
 from oracle.artifacts import laguna_gguf
 from oracle.artifacts.container import Container, fail, show
-from oracle.artifacts.fields import LARGEST_CONTEXT, LARGEST_DIM, LARGEST_HEADS, LARGEST_WINDOW, Fields
+from oracle.artifacts.fields import LARGEST_CONTEXT, LARGEST_DIM, LARGEST_HEADS, WINDOWS, Fields
 from oracle.artifacts.roles import HF_LAYER, HF_TARGET, NORMS, Role, TargetParts, formats_of, layer_roles, take
 from oracle.artifacts.ropes import THETA, stretched, yarn_attention_factor
 from oracle.artifacts.sizes import context_length, finish_config, read_config_sizes
@@ -71,7 +71,7 @@ def _from_config(container: Container) -> tuple[LagunaGeometry, list[str]]:
         layer_heads=_layer_heads(config, sizes),
         sliding=sliding,
         sparse=sparse,
-        window=config.integer("sliding_window", 1, LARGEST_WINDOW) if any(sliding) else None,
+        window=config.integer("sliding_window", *WINDOWS) if any(sliding) else None,
         sliding_rope=near,
         experts=experts,
         experts_per_token=config.integer("num_experts_per_tok", 1, experts) if used else 0,
@@ -153,9 +153,7 @@ def _rope(table: Fields, head_dim: int, partial: float, original: int | None) ->
     factor = table.number("factor", 1e-3, 1e6)
     known = {} if original is None else {"default": original}
     length = table.integer("original_max_position_embeddings", 1, LARGEST_CONTEXT, **known)
-    yarn = Yarn(
-        factor, length, table.number("beta_fast", 1e-3, 1e6, default=32.0), table.number("beta_slow", 1e-3, 1e6, default=1.0)
-    )
+    yarn = Yarn(factor, length, table.number("beta_fast", 1e-3, 1e6, default=32.0), table.number("beta_slow", 1e-3, 1e6, default=1.0))
     attention = table.number("attention_factor", 1e-3, 1e3, default=yarn_attention_factor(factor))
     table.must_be("truncate", True)
     table.finish()

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from oracle.artifacts.container import Container, fail
-from oracle.artifacts.fields import BLOCK_SIZES, LARGEST_DIM, LARGEST_WINDOW, Fields
+from oracle.artifacts.fields import BLOCK_SIZES, LARGEST_DIM, Fields
 from oracle.artifacts.roles import MUSE_DRAFTER, Role, drafter_roles
 from oracle.artifacts.ropes import THETA, read_rope
 from oracle.artifacts.sizes import (
@@ -172,8 +172,9 @@ def _check_layers(fields: Fields, key: str, layers: int) -> None:
 
 def _window(container: Container, fields: Fields, key: str) -> tuple[int, str, list[str]]:
     """(window, source, warnings): absent or zero is the released width, said aloud (section 4.1)."""
-    if fields.integer(key, 0, LARGEST_WINDOW, default=0):
-        return fields.values[key], "file", []
+    window = fields.window(key)
+    if window is not None:
+        return window, "file", []
     text = f"key {key} is absent or zero: a sliding window of {DEFAULT_WINDOW} is assumed; engines that assume none diverge beyond it"
     return DEFAULT_WINDOW, "default", [warn(container, text)]
 

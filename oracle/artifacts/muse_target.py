@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from oracle.artifacts.container import Container, StoredTensor, fail, name_list, show
-from oracle.artifacts.fields import LARGEST_DIM, LARGEST_LAYERS, LARGEST_WINDOW, Fields
+from oracle.artifacts.fields import LARGEST_DIM, LARGEST_LAYERS, WINDOWS, Fields
 from oracle.artifacts.roles import GGUF_LAYER, GGUF_TARGET, HF_LAYER, MATRICES, Role, TargetParts, formats_of, layer_roles, take
 from oracle.artifacts.ropes import THETA, read_rope
 from oracle.artifacts.sizes import context_length, finish_config, finish_gguf, read_config_sizes, read_gguf_sizes, vocabulary_rows
@@ -92,7 +92,7 @@ def _from_gguf(container: Container) -> TargetParts:
         post_norm_eps=POST_NORM_EPS,
         sliding=sliding,
         roped=sliding,
-        window=keys.integer(key("attention.sliding_window"), 1, LARGEST_WINDOW),
+        window=keys.integer(key("attention.sliding_window"), *WINDOWS),
         norm_offset=0.0,
         qk_scale=_stored_scale(container, sizes),
         output_multiplier=keys.number(key("logit_scale"), 1e-6, 1e6),
@@ -198,7 +198,7 @@ def _text_geometry(text: Fields, placeholders: tuple[int, ...]) -> MuseGeometry:
         post_norm_eps=text.number("post_norm_eps", 1e-12, 1e-1),
         sliding=sliding,
         roped=_roped(text, sliding, rope.theta),
-        window=text.integer("sliding_window", 1, LARGEST_WINDOW),
+        window=text.integer("sliding_window", *WINDOWS),
         norm_offset=1.0,
         qk_scale=scale,
         output_multiplier=text.number("output_multiplier", 1e-6, 1e6),

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from oracle.artifacts.container import Container
-from oracle.artifacts.fields import BLOCK_SIZES, LARGEST_DIM, LARGEST_LAYERS, LARGEST_WINDOW, Fields
+from oracle.artifacts.fields import BLOCK_SIZES, LARGEST_DIM, LARGEST_LAYERS, WINDOWS, Fields
 from oracle.artifacts.heads import Heads, head_roles, read_config_heads, read_gguf_heads, sink_roles
 from oracle.artifacts.muse import Description
 from oracle.artifacts.roles import drafter_roles
@@ -91,9 +91,7 @@ def _from_config(container: Container, names: set[str]) -> Description:
     if named == [ARCHITECTURES[1]] and not {"conv", "selector"} <= switches.heads.switches.keys():
         wanted = "['DFlashDraftModel'], because conv_kernel_size, conv_group_size, selector_rank and selector_top_k are not all there"
         config.refuse("architectures", wanted)
-    taps = _either(inner, config, "target_layer_ids").integers(
-        "target_layer_ids", 0, (target_layers or LARGEST_LAYERS) - 1, LARGEST_LAYERS
-    )
+    taps = _either(inner, config, "target_layer_ids").integers("target_layer_ids", 0, (target_layers or LARGEST_LAYERS) - 1, LARGEST_LAYERS)
     geometry = Geometry(
         **sizes,
         vocab=vocab,
@@ -124,7 +122,7 @@ def _either(inner: Fields, config: Fields, key: str) -> Fields:
 
 def _sliding(config: Fields, layers: int) -> tuple[tuple[bool, ...], int | None]:
     """Which layers slide, and the window if any does: ``layer_types``, else the layers from ``max_window_layers`` on."""
-    window = config.integer("sliding_window", 1, LARGEST_WINDOW, default=None)
+    window = config.integer("sliding_window", *WINDOWS, default=None)
     use = config.flag("use_sliding_window", None)
     first = config.integer("max_window_layers", 0, 1 << 20, default=DEFAULT_WINDOW_LAYERS)
     if config.has("layer_types"):
@@ -136,7 +134,7 @@ def _sliding(config: Fields, layers: int) -> tuple[tuple[bool, ...], int | None]
     if use is False:
         config.refuse("use_sliding_window", "true, because layer_types has sliding layers")
     if window is None:
-        config.refuse("sliding_window", f"a whole number from 1 to {LARGEST_WINDOW}, because some layers slide")
+        config.refuse("sliding_window", f"a whole number from {WINDOWS[0]} to {WINDOWS[1]}, because some layers slide")
     return sliding, window
 
 
@@ -187,12 +185,12 @@ def _from_gguf(container: Container, names: set[str]) -> Description:
 
 def _gguf_sliding(keys: Fields, layers: int) -> tuple[tuple[bool, ...], int | None]:
     pattern, width = "dflash.attention.sliding_window_pattern", "dflash.attention.sliding_window"
-    window = keys.integer(width, 0, LARGEST_WINDOW, default=0) or None
+    window = keys.window(width)
     if window is None and not keys.has(pattern):
         return (False,) * layers, None
     sliding = keys.flags(pattern, layers)
     if any(sliding) and window is None:
-        keys.refuse(width, f"a u32 from 1 to {LARGEST_WINDOW}, because some layers slide")
+        keys.refuse(width, f"a u32 from {WINDOWS[0]} to {WINDOWS[1]}, because some layers slide")
     return sliding, window if any(sliding) else None
 
 

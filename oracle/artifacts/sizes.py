@@ -33,16 +33,16 @@ TARGET_BLOCK_COUNT = "dflash.target_block_count"
 HARMLESS_GGUF = ("general.", "tokenizer.", "quantize.", "split.")
 
 
-def read_config_sizes(config: Fields, required: bool) -> dict[str, int]:
+def read_config_sizes(config: Fields, required: bool, deepest: int = LARGEST_LAYERS) -> dict[str, int]:
     """Sizes by their `Geometry` names out of a Hugging Face config.
 
     ``required``: kv heads and head width must be spelled out, because the families' own defaults are constants that
-    differ from ``hidden / heads`` (Muse: 128, not 208).
+    differ from ``hidden / heads`` (Muse: 128, not 208). ``deepest``: the most layers.
     """
     sizes = {
         "hidden": config.integer("hidden_size", 1, LARGEST_DIM),
         "intermediate": config.integer("intermediate_size", 1, LARGEST_DIM),
-        "layers": config.integer("num_hidden_layers", 1, LARGEST_LAYERS),
+        "layers": config.integer("num_hidden_layers", 1, deepest),
         "heads": config.integer("num_attention_heads", 1, LARGEST_HEADS),
     }
     kv_default = {} if required else {"default": sizes["heads"]}

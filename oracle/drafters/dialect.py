@@ -30,6 +30,10 @@ ENGINES: dict[str, dict[str, dict[str, Any]]] = {
 HISTORY_RULES = ("W_CACHE",)
 
 
+# The mask token of a file that names none: it must be given when the file is opened.
+NO_MASK = -1
+
+
 class DialectError(ValueError):
     """A dialect switch that does not exist, or a value it cannot take."""
 
@@ -109,7 +113,9 @@ class Dialect:
             if key not in known:
                 raise DialectError(f"dialect switch {key!r} is unknown; known: {', '.join(sorted(known))}")
             try:
-                if key == "engine":
+                if key == "mask_token_id":
+                    int(text)  # It is the geometry's, which whoever opens the file changes.
+                elif key == "engine":
                     changes = self._engine(text) | changes
                 elif key == "rope_theta":
                     rope = replace(rope, theta=float(text))
@@ -147,4 +153,5 @@ class Dialect:
 
 def switches() -> set[str]:
     """Every key that ``--dialect key=value`` takes."""
-    return ({f.name for f in fields(Dialect)} | {"rope_theta", "rope_style", "block_mask", "engine"}) - {"family", "rope", "causal"}
+    more = {"rope_theta", "rope_style", "block_mask", "engine", "mask_token_id"}
+    return ({f.name for f in fields(Dialect)} | more) - {"family", "rope", "causal"}

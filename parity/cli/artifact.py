@@ -43,12 +43,17 @@ def make(family: str, size: str, weights: str, container: str | None, role: str 
 @click.argument("path", type=click.Path(path_type=Path))
 @click.option("--target", type=click.Path(path_type=Path), help="Also: does this drafter belong to the target there?")
 @click.option("--family", type=click.Choice(FAMILIES), help="Needed where the file does not say.")
+@click.option("--loader", help="Also: would this engine's own loader take the drafter? muser-shell, strata, mlxcel or mlx-vlm.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
-def inspect(path: Path, target: Path | None, family: str | None, as_json: bool) -> int:
+def inspect(path: Path, target: Path | None, family: str | None, loader: str | None, as_json: bool) -> int:
     """Validate an artifact: identity, family, dialect, geometry, tensors and their dtypes, and what is wrong."""
     from oracle.artifacts import inspect_artifact
+    from oracle.artifacts.loaders import LOADERS
     from parity.cli.inspecting import lines
+    from parity.errors import UsageError
 
-    found = inspect_artifact(path, family, target)
+    if loader is not None and loader not in LOADERS:
+        raise UsageError(f"--loader {loader}: expected one of {', '.join(LOADERS)}")
+    found = inspect_artifact(path, family, target, loader)
     click.echo(json.dumps(found, indent=1, default=str) if as_json else "\n".join(lines(found)))
     return 2 if found["problems"] else 0

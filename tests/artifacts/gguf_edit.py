@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,5 +47,27 @@ def drop(*names: str, arch: str = "dflash.") -> Edit:
         for name in names:
             keys.pop(arch + name, None)
             tensors.pop(name, None)
+
+    return edit
+
+
+def both(*edits: Edit) -> Edit:
+    """Several edits in turn."""
+
+    def edit(keys: Keys, tensors: Tensors) -> None:
+        for one in edits:
+            one(keys, tensors)
+
+    return edit
+
+
+def renamed(old: str, new: str) -> Edit:
+    """A key or tensor under another name; KeyError where there is none."""
+
+    def edit(keys: Keys, tensors: Tensors) -> None:
+        if old in keys:
+            keys[new] = keys.pop(old)
+        else:
+            tensors[new] = replace(tensors.pop(old), name=new)
 
     return edit

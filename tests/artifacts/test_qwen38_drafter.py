@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+import oracle
 from oracle.artifacts import ArtifactError, make_artifact, open_drafter_files, open_target_files, qwen38
 from oracle.artifacts.gguf_file import read_gguf
 from oracle.artifacts.writers import Typed
-from tests.artifacts.gguf_edit import Edit, Keys, Tensors, add, drop, put, rewritten
+from oracle.drafters.dialect import DialectError
+from tests.artifacts.gguf_edit import Edit, Keys, Tensors, add, both, drop, put, renamed, rewritten
 
 D = "dflash."
 
@@ -53,6 +55,45 @@ def test_a_writer_that_stores_taps_plus_one_is_told_by_its_keys(gguf: Path, tmp_
     assert made.geometry == open_drafter_files(gguf).geometry and made.dialect == open_drafter_files(gguf).dialect
 
 
+ALIASED: dict[str, Edit] = {
+    **{key: renamed(key, names[-1]) for key, names in qwen38.ALIASES.items()},
+    "a second name of the same value": put("embedding_length", "u32", 16, arch="qwen3_dflash."),
+    "the folder's names": renamed("blk.1.attn_q.weight", "layers.1.self_attn.q_proj.weight"),
+    "the folder's outer names": both(
+        renamed("output_norm.weight", "norm.weight"), renamed("enc.output_norm.weight", "hidden_norm.weight")
+    ),
+    "causality under the other name": renamed("dflash.attention.causal", "dflash.causal"),
+    "no flags": drop("sample_from_anchor", "attention.causal", "has_confidence_head", "markov_rank"),
+}
+
+
+@pytest.mark.parametrize("name", ALIASED)
+def test_other_names_of_keys_and_tensors_are_read(name: str, gguf: Path, tmp_path: Path):
+    """`specs/qwen38-flash-next.md` 4.2, 4.3: nothing but the name changes."""
+    one = open_drafter_files(gguf)
+    made = open_drafter_files(rewritten(gguf, tmp_path / "d.gguf", ALIASED[name]), "qwen38-flash-next")
+    assert (made.geometry, made.dialect) == (one.geometry, one.dialect) and made.identity.warnings == one.identity.warnings
+    assert np.array_equal(made.weights.layers[1].q.array(), one.weights.layers[1].q.array())
+    assert np.array_equal(made.weights.norm.array(), one.weights.norm.array())
+
+
+def test_what_may_be_left_out_has_a_default_that_is_said(gguf: Path, tmp_path: Path):
+    """The mask token has none: whoever opens the file gives it, within the vocabulary."""
+    bare = rewritten(gguf, tmp_path / "d.gguf", drop("mask_token_id"))
+    assert oracle.open_drafter(bare, {"mask_token_id": "7"}).geometry.mask_token_id == 7
+    assert oracle.open_drafter(gguf, {"mask_token_id": "7"}).geometry.mask_token_id == 7
+    with pytest.raises(ArtifactError, match="mask token 40 was asked for; expected one from 0 to 39"):
+        oracle.open_drafter(bare, {"mask_token_id": "40"})
+    for wrong in ("-1", "x"):
+        with pytest.raises(DialectError, match=f"mask_token_id='{wrong}': expected a token id"):
+            oracle.open_drafter(bare, {"mask_token_id": wrong})
+    angle = open_drafter_files(rewritten(gguf, tmp_path / "t.gguf", drop("rope.frequency_base")))
+    assert angle.dialect.rope.theta == 1e7 and any("theta 1e+07 is assumed" in w for w in angle.identity.warnings)
+    square = make_artifact("qwen38-flash-next", "tiny", "f32", tmp_path / "s", seed=3, container="gguf", **(SIZES | {"head_dim": 4}))[0]
+    width = open_drafter_files(rewritten(square, tmp_path / "w.gguf", drop("attention.key_length", "attention.value_length")))
+    assert width.geometry.head_dim == 4 and any("hidden / heads = 4 is assumed" in w for w in width.identity.warnings)
+
+
 REFUSED: dict[str, tuple[Edit, list[str]]] = {
     "a selector": (add("selector_hidden.weight", 4, 16), ["selector_hidden.weight", "a DFlash 2 part", "58"]),
     "a convolution": (add("blk.0.attn_conv_base.weight", 4, 16), ["attn_conv_base", "a DFlash 2 part"]),
@@ -74,9 +115,33 @@ REFUSED: dict[str, tuple[Edit, list[str]]] = {
     "four taps": (put("target_layers", "array of u32", [0, 2, 3, 6]), ["4 taps", "5 taps"]),
     "four layers": (put("block_count", "u32", 4), ["4 layers", "5 layers"]),
     "a block of 129": (put("block_size", "u32", 129), ["block_size", "from 1 to 128"]),
-    "no head width": (drop("attention.key_length"), ["missing key dflash.attention.key_length"]),
+    "no head width, and another than derived": (drop("attention.key_length"), ["blk.0.attn_q.weight", "[32, 16]", "[16, 16]"]),
+    "no head width, and none to derive": (
+        both(drop("attention.key_length"), put("attention.head_count", "u32", 5)),
+        ["missing key dflash.attention.key_length"],
+    ),
+    "two names of a projection": (
+        add("layers.1.self_attn.q_proj.weight", 32, 16),
+        ["blk.1.attn_q.weight", "layers.1.self_attn.q_proj.weight", "two names of one tensor"],
+    ),
+    "two names of the final norm": (add("norm.weight", 16), ["norm.weight", "output_norm.weight", "two names of one tensor"]),
+    "two names of the fusion norm": (add("hidden_norm.weight", 16), ["enc.output_norm.weight", "two names of one tensor"]),
+    "a layer beyond the last under the other name": (add("layers.5.mlp.up_proj.weight", 24, 16), ["59 tensors", "layers.5"]),
+    "an alias of another value": (
+        put("block_count", "u32", 4, arch="qwen3_dflash."),
+        ["qwen3_dflash.block_count", "expected the value of dflash.block_count, 5", "two names of one thing"],
+    ),
+    "an alias of another list of taps": (put("target_layers", "array of u32", [0, 2, 3, 4, 5], arch=""), ["target_layers", "two names"]),
+    "an alias that is none": (put("context_length", "u32", 64, arch="qwen3."), ["qwen3.context_length", "does not know"]),
+    "a causal block under the other name": (put("causal", "string", "1"), ["dflash.causal", "expected false"]),
+    "layers beyond 64": (put("block_count", "u32", 65), ["block_count", "from 1 to 64"]),
+    "taps beyond 64": (put("target_layers", "array of u32", list(range(65))), ["target_layers", "1 to 64 distinct"]),
+    "a negative tap": (put("target_layers", "array of i32", [-1, 2, 3, 4, 6]), ["target_layers", "from 0 to"]),
+    "a width of zero": (put("embedding_length", "u32", 0), ["embedding_length", "from 1 to"]),
+    "a theta of zero": (put("rope.frequency_base", "f64", 0.0), ["rope.frequency_base", "a number from"]),
+    "no vocabulary": (drop("vocab_size", "tokenizer.ggml.tokens"), ["tokenizer.ggml.tokens", "expected an array"]),
     "a mask outside the vocabulary": (put("mask_token_id", "u32", 40), ["mask_token_id", "from 0 to 39"]),
-    "no mask": (drop("mask_token_id"), ["missing key dflash.mask_token_id"]),
+    "no mask": (drop("mask_token_id"), ["missing key dflash.mask_token_id", "--dialect mask_token_id=N"]),
     "two writers' keys": (put("rope.freq_base", "f32", 1e7), ["cannot tell who wrote the file", "plus one"]),
     "no writer's keys": (drop("rope.frequency_base", "mask_token_id"), ["cannot tell who wrote the file"]),
     "another architecture": (lambda keys, tensors: keys.update({"general.architecture": Typed("string", "llama")}), ["'dflash'"]),
@@ -102,6 +167,11 @@ CONFIG: dict[str, tuple[dict[str, Any], list[str]]] = {
     "a causal block": ({"is_causal": True}, ["is_causal", "expected false"]),
     "a sliding layer": ({"layer_types": ["sliding_attention"] * 5}, ["layer_types"]),
     "another activation": ({"hidden_act": "gelu"}, ["hidden_act"]),
+    "no mask": ({"mask_token_id": None}, ["missing key mask_token_id", "--dialect mask_token_id=N"]),
+    "layers beyond 64": ({"num_hidden_layers": 65}, ["num_hidden_layers", "from 1 to 64"]),
+    "falling taps": ({"target_layer_ids": [6, 4, 3, 2, 0]}, ["[6, 4, 3, 2, 0]", "strictly rising"]),
+    "a block of 129": ({"block_size": 129}, ["block_size", "from 1 to 128"]),
+    "a selector's width": ({"selector_top_k": 4}, ["selector_top_k", "no such part"]),
 }
 
 
