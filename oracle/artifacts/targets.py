@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from oracle.artifacts import blocks, laguna_target, muse_target, qwen38_gguf, qwen38_target
-from oracle.artifacts.container import Container, Identity, StoredTensor, fail, open_container, show
+from oracle.artifacts.container import ArtifactError, Container, Identity, StoredTensor, fail, open_container, show
+from oracle.artifacts.drafters import resolve_family
 from oracle.artifacts.fields import LARGEST_DIM, Fields
 from oracle.artifacts.roles import GGUF_TARGET, Role, TargetParts, formats_of, layer_weights, take, target_roles, weight
 from oracle.artifacts.ropes import THETA, read_rope
@@ -65,10 +66,21 @@ def target_family(container: Container) -> str:
         known = known_architectures()
     if not isinstance(found, str) or found not in known:
         expected = " or ".join(repr(k) for k in known)
+        drafter = _drafter_family(container)
+        if drafter is not None:
+            fail(container.path, f"a {drafter} drafter, no model by itself: expected {expected}; open it as a drafter, beside its target")
         fail(
             container.metadata_path, f"key {key}: expected {expected}, found {show(found)}; other targets are not supported by this version"
         )
     return known[found]
+
+
+def _drafter_family(container: Container) -> str | None:
+    """The family of what is a drafter and was taken for a target."""
+    try:
+        return resolve_family(container)
+    except ArtifactError:
+        return None
 
 
 def known_architectures() -> dict[str, str]:

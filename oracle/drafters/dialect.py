@@ -105,6 +105,11 @@ class Dialect:
             if getattr(self, switch) not in choices:
                 raise DialectError(f"dialect {switch}={getattr(self, switch)!r}: expected one of {', '.join(choices)}")
 
+        if self.window is not None and self.window < 1:
+            raise DialectError(f"dialect window={self.window}: expected at least 1 row")
+        if self.sink < 0 or (self.sink == 0 and self.window_rule == "SINK_RING"):
+            raise DialectError(f"dialect sink={self.sink}: expected at least 1 row of a ring; give sink=N")
+
     def override(self, pairs: dict[str, str]) -> Dialect:
         """This dialect with ``--dialect key=value`` pairs applied; `DialectError` names a key or value that does not fit."""
         changes: dict[str, Any] = {}

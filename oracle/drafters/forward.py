@@ -86,6 +86,8 @@ def append(m: Machine, w: DrafterWeights, g: Geometry, d: Dialect, context: Cont
         raise ContextError(
             f"features have shape {features.data.shape}, expected [rows, {width}] ({len(g.tap_ids)} taps of {g.target_hidden})"
         )
+    if not len(features.data):
+        raise ContextError("no feature rows: a commit has at least the anchor's")
     if start > context.length:
         raise ContextError(f"rows appended at {start} would leave a gap: the context holds {context.length} rows")
     if start < context.length:
@@ -144,6 +146,8 @@ def propose(
 
     The block's own keys and values are thrown away (section 2.7).
     """
+    if not 1 <= len(ids) <= g.block_size:
+        raise ContextError(f"a block of {len(ids)} rows: this drafter takes 1 to {g.block_size}")
     if position < context.length:
         raise ContextError(f"the block starts at {position}, inside the {context.length} committed rows")
     pos = m.positions(position, len(ids))

@@ -17,8 +17,8 @@ from oracle.models import Target
 from oracle.readings import Reading
 from oracle.speculation.caches import TargetCache, new_cache
 from oracle.speculation.drafting import Drafting, ModelDrafter, Proposal
-from oracle.speculation.judging import Greedy, Judge
-from oracle.speculation.schedules import SCHEDULES, Schedule
+from oracle.speculation.judging import Greedy, Judge, Ordered, Sampled
+from oracle.speculation.schedules import SCHEDULES, Schedule, ScheduleError
 from oracle.speculation.trace import Header, RoundRecord, Trace
 from oracle.speculation.verification import Verified
 from oracle.tensor import Array
@@ -49,6 +49,10 @@ class Request:
     schedule: Schedule = SCHEDULES["z-lab"]
     stops: tuple[int, ...] = ()
 
+    def __post_init__(self) -> None:
+        if not self.prompt:
+            raise ScheduleError("an empty prompt: there is no row whose pick could be the first anchor")
+
 
 class Session:
     """One sequence. `prefill` once, then `round` until `done`; ``trace`` keeps every round.
@@ -72,6 +76,8 @@ class Session:
     ) -> None:
         self.target, self.drafting, self.request = target, drafting, request
         self.judge: Judge = judge or Greedy()
+        if request.schedule.greedy_only and isinstance(self.judge, (Sampled, Ordered)):
+            raise ScheduleError(f"judge {self.judge.name}: {request.schedule.name} speculates greedily only; its sampled requests do not")
         self.cache, self.cache_name = cache or new_cache(target, cache_name if cache_name != "dense" else None), cache_name
         self.gate, self.reading, self.hook = gate, reading, hook
         self.taps = tuple(taps) or (drafting.drafter.tap_ids if isinstance(drafting, ModelDrafter) else ())

@@ -19,7 +19,7 @@ class ScheduleError(ValueError):
 
 @dataclass(frozen=True)
 class Schedule:
-    """One engine's rounds.
+    """One engine's rounds. ``greedy_only``: a sampled request is refused, or decoded without the drafter.
 
     ``unit``: what its verify length counts: ``drafts`` or ``candidates`` (a window has one row more) or ``rows`` of the window.
     ``lengths``: the allowed ones, None for 1 draft up to what the drafter's block gives. ``narrows``: the block is as wide as the
@@ -33,6 +33,7 @@ class Schedule:
     narrows: bool
     publishes: str
     layout: str | None = None
+    greedy_only: bool = False
 
     def drafts(self, length: int, g: Geometry | None = None) -> int:
         """Drafts of a window of verify length ``length``. `ScheduleError` for a length that this engine, or the drafter, has not."""
@@ -62,8 +63,8 @@ SCHEDULES = {
         Schedule("transformers", "rows", None, False, "picks", "fill_in"),
         Schedule("llama.cpp", "drafts", None, True, "picks", "fill_in"),
         Schedule("muser", "drafts", (3, 7, 15), False, "window", "fill_in"),
-        Schedule("strata", "candidates", tuple(range(1, 8)), True, "picks", "predict_next"),
-        Schedule("mlxcel", "rows", None, True, "picks", "fill_in"),
+        Schedule("strata", "candidates", tuple(range(1, 8)), True, "picks", "predict_next", True),
+        Schedule("mlxcel", "rows", None, True, "picks", "fill_in", True),
     )
 }
 BY_FAMILY = {"muse-glimmer": "muser", "qwen38-flash-next": "strata", "laguna": "mlxcel", "qwen3": "z-lab"}

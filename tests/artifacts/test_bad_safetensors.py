@@ -168,6 +168,7 @@ QWEN3: dict[str, tuple[Edit, list[str]]] = {
     "causal a number": (config(is_causal=1), ["is_causal", "bool"]),
     "layer types too few": (config(layer_types=["full_attention"]), ["layer_types", "2 entries"]),
     "layer types unknown": (config(layer_types=["full_attention", "linear_attention"]), ["layer_types", "linear_attention"]),
+    "window of one": (config(sliding_window=1, layer_types=["sliding_attention"] * 2), ["sliding_window", "2 to 1048576"]),
     "sliding without a window": (config(layer_types=["full_attention", "sliding_attention"]), ["sliding_window", "slide"]),
     "window zero": (config(sliding_window=0), ["sliding_window"]),
     "window switched off": (

@@ -146,6 +146,17 @@ REFUSALS: dict[str, tuple[Edit, str]] = {
     "fc columns": (tensor("fc.weight", HIDDEN, 2 * TARGET_HIDDEN + 1), "fc.weight' has the shape"),
     "qkv rows": (tensor(f"layers.1.{QKV}", (HEADS + 2 * KV) * DIM + 1, HIDDEN), "qkv_proj.weight' has the shape"),
     "gate rows": (tensor("layers.1.self_attn.g_proj.weight", HEADS * DIM, HIDDEN), "g_proj.weight' has the shape"),
+    "layers at least one": (config(num_hidden_layers=0), "num_hidden_layers: expected a whole number from 1 to 1024"),
+    "kv heads at least one": (config(num_key_value_heads=0), "num_key_value_heads: expected a whole number from 1"),
+    "head width at least 2": (config(head_dim=1), "head_dim: expected a whole number from 2"),
+    "no rope scaling": (config(rope_scaling={"rope_type": "yarn"}), "rope_scaling: expected no such key"),
+    "no attention sinks": (config(swa_attention_sink_enabled=True), "does not know: 'swa_attention_sink_enabled'"),
+    "activation": (config(hidden_act="gelu"), "hidden_act: expected 'silu'"),
+    "a map of a draft vocabulary": (tensor("d2t", VOCAB), "does not know: 'd2t'"),
+    "own head": (tensor("lm_head.weight", VOCAB, HIDDEN), "does not know: 'lm_head.weight'"),
+    "leaves of a norm": (tensor("norm.scales", HIDDEN), "does not know: 'norm.scales'"),
+    "o columns": (tensor("layers.1.self_attn.o_proj.weight", HIDDEN, HEADS * DIM + 1), "o_proj.weight' has the shape"),
+    "MLP rows": (tensor("layers.1.mlp.gate_proj.weight", INTER + 1, HIDDEN), "gate_proj.weight' has the shape"),
     "head norm": (tensor("layers.1.self_attn.q_norm.weight", DIM + 2), "q_norm.weight' has the shape"),
 }
 

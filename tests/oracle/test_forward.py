@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oracle.drafters.dialect import Dialect
+from oracle.drafters.dialect import Dialect, DialectError
 from oracle.drafters.forward import ContextError
 from oracle.models import Drafter, DrafterContext
 from oracle.recipes import WINDOW_RULES, Visible
@@ -113,10 +113,31 @@ def test_a_block_may_start_beyond_its_context_but_not_inside():
         d.propose(context, IDS, EMBEDDING, HEAD, position=3)
 
 
+NOWHERE = [{"window": "0"}, {"window": "-1"}, {"sink": "-1"}, {"sink": "0", "window_rule": "SINK_RING", "window": "4"}]
+
+
+@pytest.mark.parametrize("wrong", NOWHERE)
+def test_a_context_of_no_rows_is_refused(wrong):
+    """`specs/muse-glimmer.md` 4.3 (7): neither sink nor window of a cache is zero."""
+    with pytest.raises(DialectError, match="expected at least 1 row"):
+        models.drafter().dialect.override(wrong)
+
+
+@pytest.mark.parametrize("rows", [0, BLOCK + 1])
+def test_a_block_that_the_drafter_has_not_is_refused(rows):
+    """`specs/laguna.md` 4: the block is checked again when drafting."""
+    d = models.drafter()
+    context = committed(d, models.features(4))
+    with pytest.raises(ContextError, match=f"a block of {rows} rows: this drafter takes 1 to {BLOCK}"):
+        d.propose(context, [1] * rows, EMBEDDING, HEAD)
+
+
 def test_a_context_that_cannot_be_is_refused():
     d, context = models.drafter(), models.drafter().new_context()
     with pytest.raises(ContextError, match="would leave a gap: the context holds 0 rows"):
         context.append(models.features(2), 1)
+    with pytest.raises(ContextError, match="no feature rows"):
+        context.append(models.features(2)[:0], 0)
     with pytest.raises(ContextError, match=r"expected \[rows, 48\]"):
         context.append(models.features(2)[:, :-1], 0)
     context.append(models.features(2), 0)
@@ -141,7 +162,7 @@ def kept(length: int, sink: int, window: int) -> list[int]:
 
 
 @settings(max_examples=25, deadline=None)
-@given(sink=st.integers(0, 3), window=st.integers(1, 5), commits=st.lists(st.integers(1, 4), min_size=1, max_size=6))
+@given(sink=st.integers(1, 3), window=st.integers(1, 5), commits=st.lists(st.integers(1, 4), min_size=1, max_size=6))
 def test_a_ring_keeps_the_first_and_the_last_rows_of_the_previous_state(sink, window, commits):
     """SINK_RING (section 5): retained = first S and last W of the previous state, plus this commit; eviction after the block."""
     d = models.drafter(window_rule="SINK_RING", sink=sink, window=window)
@@ -211,7 +232,7 @@ def test_every_switch_of_the_dialect_is_felt(name):
 
 def test_every_field_of_the_dialect_is_among_the_switches():
     """``anchor_layout`` says how picks are read, not what is computed; rules, sink and heads have tests of their own."""
-    elsewhere = {"family", "anchor_layout", "window_rule", "sink", "CHOICES", "selector", "markov", "confidence"}
+    elsewhere = {"family", "anchor_layout", "window_rule", "sink", "sinks", "CHOICES", "selector", "markov", "confidence"}
     assert {f.name for f in fields(Dialect)} - elsewhere == {key for s in SWITCHES.values() for key in s}
 
 

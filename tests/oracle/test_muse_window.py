@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -26,7 +27,7 @@ IDS = np.array([tiny.ANCHOR] + [tiny.MASK] * (BLOCK - 1))
 def attention(rule: str, rows: int, before: int = 0) -> Array:
     """Layer 0's attention output of a block after ``rows`` context rows; with ``before``, a block was proposed at that length too."""
     sliding, none = (True, True), (False, False)
-    w, g = tiny.weights(), tiny.geometry(sliding, WINDOW)
+    w, g = tiny.weights(), replace(tiny.geometry(sliding, WINDOW), block_size=BLOCK)
     d = tiny.dialect(rule, none, WINDOW, sink=SINK if rule == "SINK_RING" else 0)
     reading, tape, context = Exact(), Record(), forward.Context()
     m = Machine(reading, tape).at("draft")

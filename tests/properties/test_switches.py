@@ -14,6 +14,7 @@ import pytest
 
 from oracle.drafters.dialect import ENGINES, Dialect, switches
 from oracle.recipes import ROPE_STYLES
+from oracle.weights import Weight
 from tests.properties import families
 from tests.properties.families import DRAFTERS, SINK, WINDOW, Lent
 
@@ -26,7 +27,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     **Dialect.CHOICES,
     "rope_style": ROPE_STYLES,
     "block_mask": ("causal", "bidirectional"),
-    **dict.fromkeys(("tap_norm", "ctx_layernorm", "conv", "selector"), ("on", "off")),
+    **dict.fromkeys(("tap_norm", "ctx_layernorm", "conv", "selector", "sinks"), ("on", "off")),
 }
 VALUES = [(switch, value) for switch, values in CHOICES.items() for value in values] + list(NUMBERS.items())
 # A drafter whose files have what a switch needs: heads, norms of taps, a gate, a sink.
@@ -42,7 +43,16 @@ def fixture(switch: str, value: str) -> Lent:
     """For window rules one whose window is shorter than its bidirectional block, so that its right edge shows too."""
     if switch == "window_rule":
         return families.drafter("qwen3").read(window="3", block_mask="bidirectional")
+    if switch == "sinks":
+        return sunk(families.drafter("qwen3"))
     return families.drafter(MARKOV[value] if switch == "markov" else NEEDS.get(switch, "qwen3"))
+
+
+def sunk(lent: Lent) -> Lent:
+    """The drafter with an attention sink per head."""
+    w = lent.drafter.weights
+    sinks = Weight.of(np.linspace(-1, 1, lent.drafter.geometry.heads), ("head",))
+    return lent.with_weights(replace(w, layers=tuple(replace(layer, sinks=sinks) for layer in w.layers)))
 
 
 def current(lent: Lent, switch: str) -> str:

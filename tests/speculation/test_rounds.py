@@ -147,8 +147,9 @@ def test_the_law_of_a_whole_session_is_the_target_s(rule: str):
     sampling, prompt = Sampling(top_k=2), PROMPT[:3]
 
     def play(coins):
-        drafting = ModelDrafter(p.drafter, p.target.embedding, p.target.head, p.schedule)
-        session = Session(p.target, drafting, Request(prompt, 3, 2, p.schedule), judge=Sampled(RULES[rule], sampling, coins))
+        schedule = SCHEDULES["z-lab"]
+        drafting = ModelDrafter(p.drafter, p.target.embedding, p.target.head, schedule)
+        session = Session(p.target, drafting, Request(prompt, 3, 2, schedule), judge=Sampled(RULES[rule], sampling, coins))
         session.run()
         return tuple(session.emitted)
 
@@ -222,6 +223,22 @@ def test_a_draft_that_the_target_cannot_read_is_not_sent_and_costs_nothing_but_s
     session = Session(p.target, spoiled, Request(PROMPT, 12, 5))
     session.run()
     assert session.emitted == reference
+
+
+@pytest.mark.parametrize("family", ["laguna", "qwen38-flash-next"])
+def test_engines_that_speculate_greedily_refuse_to_sample(family: str):
+    """`specs/laguna.md` 4, `specs/qwen38-flash-next.md` 5.1: else a sampled request would get the greedy text."""
+    p = pair(family)
+    drafting = ModelDrafter(p.drafter, p.target.embedding, p.target.head, p.schedule)
+    for judge in (Sampled(RULES["leviathan"], Sampling(), None), Ordered(OrderedSampling(), MT19937(1))):
+        with pytest.raises(ScheduleError, match=f"{p.schedule.name} speculates greedily only"):
+            Session(p.target, drafting, Request(PROMPT, 3, 2, p.schedule), judge=judge)
+    Session(p.target, drafting, Request(PROMPT, 3, 2, p.schedule))
+
+
+def test_an_empty_prompt_is_refused():
+    with pytest.raises(ScheduleError, match="an empty prompt"):
+        Request((), 3, 2)
 
 
 def test_caches_refuse_what_they_cannot_do():
