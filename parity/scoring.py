@@ -30,7 +30,7 @@ from parity.scoring_table import markdown
 
 CANDIDATES = ("f32", "bf16", "cpu", "cpu (fused)")
 # The library has no fused drafter for these, and none for targets.
-NOT_FUSED = ("qwen3, DFlash 2", "qwen3, DSpark")
+NOT_FUSED = ("qwen3, DFlash 2", "qwen3, DSpark", "qwen3, sinks")
 SAMPLE = 3
 
 

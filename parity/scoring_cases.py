@@ -31,6 +31,7 @@ CASES: dict[str, Recipe] = {
     "qwen3": ("qwen3", "drafter", "f32", GENERIC | CAPPED, {}),
     "qwen3, DFlash 2": ("qwen3", "drafter", "bf16", GENERIC | DFLASH2, {}),
     "qwen3, DSpark": ("qwen3", "drafter", "f16", GENERIC | DSPARK | {"eps": 1e-5}, {}),
+    "qwen3, sinks": ("qwen3", "drafter", "f32", GENERIC | {"sinks": "sliding"}, {}),
     "muse-glimmer": (
         "muse-glimmer",
         "drafter",

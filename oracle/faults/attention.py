@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 from oracle.faults.grammar import Options
 from oracle.faults.kind import Kind, Plant, args, need, params
 from oracle.floats import FORMATS
+from oracle.ops.attention import attention
 from oracle.readings import FaultError, Stage
 from oracle.recipes import WINDOW_RULES, Visible
 from oracle.tensor import Tensor
 
-OPS = ("attention",)
+OPS = ("attention", "sink_attention")
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,18 +138,23 @@ def _gqa(o: Options) -> Plant:
     how = o.choice("map", "mod", "first", "next")
 
     def edit(stage: Stage) -> Stage:
-        q, k, v = stage.args
+        q, k, v, *sinks = stage.args
         heads, kv = q.data.shape[1], k.data.shape[1]
         index = np.arange(heads)
         wrong = {"mod": index % kv, "first": index * 0, "next": (index // (heads // kv) + 1) % kv}[how]
         need(not np.array_equal(wrong, index // (heads // kv)), "no other map of these heads")
-        return args(stage, q, *(Tensor(t.data[:, wrong], t.axes) for t in (k, v)))
+        return args(stage, q, *(Tensor(t.data[:, wrong], t.axes) for t in (k, v)), *sinks)
 
     return Plant(edit)
 
 
 def _values(_: Options) -> Plant:
-    return Plant(lambda s: args(s, s.args[0], s.args[1], Tensor(s.args[1].data, s.args[1].axes)))
+    return Plant(lambda s: args(s, s.args[0], s.args[1], Tensor(s.args[1].data, s.args[1].axes), *s.args[3:]))
+
+
+def _sinks(_: Options) -> Plant:
+    """The softmax over the cells alone."""
+    return Plant(lambda s: replace(s, op=attention, args=s.args[:3]))
 
 
 def _probabilities(o: Options) -> Plant:
@@ -156,13 +162,15 @@ def _probabilities(o: Options) -> Plant:
     dtype = o.choice("dtype", "bf16", "f16")
 
     def after(stage: Stage, y: NDArray[Any]) -> NDArray[Any]:
-        q, k, v = (np.asarray(t.data, np.float64) for t in stage.args)
+        q, k, v = (np.asarray(t.data, np.float64) for t in stage.args[:3])
+        sinks = stage.args[3].array() if len(stage.args) > 3 else np.full(q.shape[1], -np.inf)
         seen, scale, group = stage.params["visible"].matrix(), stage.params["scale"], q.shape[1] // k.shape[1]
         out = np.array(y, np.float64)
         for h in range(q.shape[1]):
             scores = np.where(seen, q[:, h] @ k[:, h // group].T * scale, -np.inf)
-            e = np.exp(scores - np.maximum(scores.max(-1, keepdims=True), -1e300))
-            p = FORMATS[dtype].round(e / np.maximum(e.sum(-1, keepdims=True), 1e-300))
+            top = np.maximum(np.maximum(scores.max(-1, keepdims=True), sinks[h]), -1e300)
+            e, sink = np.exp(scores - top), np.exp(sinks[h] - top)
+            p = FORMATS[dtype].round(e / np.maximum(e.sum(-1, keepdims=True) + sink, 1e-300))
             out[:, h] = p @ v[:, h // group]
         return out
 
@@ -255,6 +263,16 @@ KINDS = (
         ("part=context", "part=block"),
     ),
     Kind("attention.sink", OPS, "*.attn", {}, _sink, "the sink cells not seen", ("K12",), knobs={"sink": ""}, alike=("attention.cell",)),
+    Kind(
+        "attention.sinks",
+        ("sink_attention",),
+        "*.attn",
+        {},
+        _sinks,
+        "the learned sink scores left out of the softmax",
+        ("K12",),
+        knobs={"sink scores": ""},
+    ),
     Kind(
         "attention.gqa",
         OPS,

@@ -10,11 +10,12 @@ from numpy.typing import NDArray
 
 from oracle.block_dot import narrowed
 from oracle.kit import EXACT
+from oracle.readings import values as arrays
 from oracle.recipes import WINDOW_RULES, Visible
 from oracle.tensor import Array, Tensor
 from parity.explain.base import Hypothesis, Suspect, become, mapped, rounder, spans, with_arg, with_args, with_params
 from parity.explain.fitting import Seen, restricted
-from parity.explain.softmax_sums import flipped_cells, pairs, suffix_start
+from parity.explain.softmax_sums import flipped_cells, pairs, sinks_of, suffix_start
 
 MAX_CELLS, MAX_ROWS_FITTED = 4, 4
 CAPS = (20.0, 30.0, 50.0)
@@ -64,6 +65,8 @@ def hypotheses(s: Suspect) -> Iterator[Hypothesis]:
 
 def _stored(s: Suspect) -> Iterator[Hypothesis]:
     """Queries and probabilities rounded before their products, as engines do that keep keys and values in 16 bits."""
+    if s.stage.op.name != "attention":
+        return
     q, k, v = s.stage.args
     for store in ("f16", "bf16") if s.stage.params.get("probabilities", "f32") == "f32" else ():
         text = f"quantised activations, not a bug: queries and probabilities rounded to {store} before their products"
@@ -178,12 +181,12 @@ def _fit_scale(s: Suspect) -> float | None:
     part = restricted(s.stage, s.rows[:MAX_ROWS_FITTED])
     if part is None:
         return None
-    q, k, v = (a.data for a in part.args)
+    q, k, v, *sinks = arrays(part.args)
     target, scale = s.c[s.rows[:MAX_ROWS_FITTED]], float(s.stage.params["scale"])
     heads = s.heads if s.heads is not None else slice(None)
 
     def out(at: float) -> Array:
-        return np.asarray(part.op.formula(EXACT, q, k, v, visible=part.params["visible"], scale=at))[:, heads]
+        return np.asarray(part.op.formula(EXACT, q, k, v, *sinks, visible=part.params["visible"], scale=at))[:, heads]
 
     for _ in range(12):
         y, step = out(scale), scale * 1e-6
@@ -200,7 +203,7 @@ def _fit_scale(s: Suspect) -> float | None:
 
 
 def _heads(s: Suspect) -> Iterator[Hypothesis]:
-    q, k, v = s.stage.args
+    q, k, v, *sinks = s.stage.args
     heads, kv_heads = q.data.shape[1], k.data.shape[1]
     group = heads // kv_heads
     maps = []
@@ -216,7 +219,7 @@ def _heads(s: Suspect) -> Iterator[Hypothesis]:
     for index, text in maps:
         wide = [Tensor(t.data[:, index], t.axes) for t in (k, v)]
         p = {"kv_head": index.tolist()}
-        yield Hypothesis("attention.gqa", text, with_args(s.stage, q, *wide), fallback=len(text) > 60, parameters=p)
+        yield Hypothesis("attention.gqa", text, with_args(s.stage, q, *wide, *sinks), fallback=len(text) > 60, parameters=p)
     yield Hypothesis("attention.values", "keys read in place of values", with_arg(s.stage, 2, Tensor(k.data, k.axes)))
     yield Hypothesis("attention.values", "values read in place of keys", with_arg(s.stage, 1, Tensor(v.data, v.axes)))
 
@@ -224,7 +227,7 @@ def _heads(s: Suspect) -> Iterator[Hypothesis]:
 def _solved_map(s: Suspect) -> NDArray[np.intp]:
     """The kv head whose cells give each diverging query head's output best, int [head]."""
     part = restricted(s.stage, s.rows[:2])
-    q, k, v = (a.data for a in s.stage.args)
+    q, k, v, *sinks = arrays(s.stage.args)
     heads, kv_heads = q.shape[1], k.shape[1]
     found = np.arange(heads) // (heads // kv_heads)
     if part is None or s.heads is None:
@@ -233,7 +236,7 @@ def _solved_map(s: Suspect) -> NDArray[np.intp]:
     costs = []
     for g in range(kv_heads):
         one = (k[:, [g]], v[:, [g]])
-        out = part.op.formula(EXACT, few, *one, **part.params)
+        out = part.op.formula(EXACT, few, *one, *sinks, **part.params)
         costs.append(np.square(out - s.c[s.rows[:2]]).sum((0, 2)))
     found[s.heads] = np.argmin(costs, 0)[s.heads]
     return np.asarray(found)
@@ -241,7 +244,7 @@ def _solved_map(s: Suspect) -> NDArray[np.intp]:
 
 def _forms(s: Suspect) -> Iterator[Hypothesis]:
     """Scores and weights formed otherwise: a cap, cells of zeros, no normaliser, rows of K or V one cell off."""
-    q, k, v = s.stage.args
+    q, k, v = s.stage.args[:3]
     yield from _zero_cells(s)
     for t, name, index in ((k, "keys", 1), (v, "values", 2)):
         for shift in (1, -1):
@@ -254,22 +257,25 @@ def _forms(s: Suspect) -> Iterator[Hypothesis]:
         return
     for cap in CAPS:
         value = s.y.data.copy()
-        value[s.rows] = _capped(part.args[0].data, k.data, v.data, part.params["visible"].matrix(), part.params["scale"], cap)
+        seen, scale = part.params["visible"].matrix(), part.params["scale"]
+        value[s.rows] = _capped(part.args[0].data, k.data, v.data, sinks_of(part), seen, scale, cap)
         yield Hypothesis("attention.softcap", f"scores capped at {cap:g}", s.stage, become(value), parameters={"cap": cap})
 
 
-def _capped(q: Array, k: Array, v: Array, seen: NDArray[np.bool_], scale: float, cap: float) -> Array:
+def _capped(q: Array, k: Array, v: Array, sinks: Array, seen: NDArray[np.bool_], scale: float, cap: float) -> Array:
     out, group = np.zeros(q.shape), q.shape[1] // k.shape[1]
     for h in range(q.shape[1]):
         scores = cap * np.tanh(q[:, h] @ k[:, h // group].T * scale / cap)
-        e = np.where(seen, np.exp(scores - scores.max(-1, keepdims=True, initial=-1e9)), 0.0)
-        out[:, h] = e @ v[:, h // group] / np.maximum(e.sum(-1, keepdims=True), 1e-300)
+        top = scores.max(-1, keepdims=True, initial=max(sinks[h], -1e9))
+        e = np.where(seen, np.exp(scores - top), 0.0)
+        out[:, h] = e @ v[:, h // group] / np.maximum(e.sum(-1, keepdims=True) + np.exp(sinks[h] - top), 1e-300)
     return out
 
 
 def _zero_cells(s: Suspect) -> Iterator[Hypothesis]:
     """The output times one factor per row and head: the normaliser holds more than the seen cells (``n`` cells of zeros, or a sink)."""
-    q, k, _ = s.stage.args
+    q, k = s.stage.args[:2]
+    sinks = np.exp(sinks_of(s.stage))
     seen, scale, group = s.stage.params["visible"].matrix(), s.stage.params["scale"], q.data.shape[1] // k.data.shape[1]
     heads = s.heads if s.heads is not None else np.arange(q.data.shape[1])
     extra: list[float] = []
@@ -280,7 +286,7 @@ def _zero_cells(s: Suspect) -> Iterator[Hypothesis]:
             energy = float(o @ o)
             ratio = float(o @ c) / energy if energy else 0.0
             factor[row, head] = ratio
-            total = np.exp(np.clip(k.data[seen[row], head // group] @ q.data[row, head] * scale, -700, 700)).sum()
+            total = np.exp(np.clip(k.data[seen[row], head // group] @ q.data[row, head] * scale, -700, 700)).sum() + sinks[head]
             extra.append((1 / ratio - 1) * total if ratio > 0 else np.nan)
     n = np.asarray(extra)
     if not np.isfinite(n).all() or not len(n) or n.min() <= 0:

@@ -24,7 +24,7 @@ SAMPLE_ROWS, NEARER, WITHIN = 6, 0.3, 30.0
 # An edited call may not exist (a width that does not divide, a parameter the operation does not have): then it does not explain.
 FAILURES = (ValueError, TypeError, AttributeError, IndexError, KeyError, ZeroDivisionError)
 _BY_ROW = """linear rms_norm l2_norm rope swiglu gate softcap add silu sigmoid softmax squash hc_read hc_write stream_gate ple_gate
-    attention expert_linear expert_sum expert_weights delta_read decay part markov_output"""
+    attention sink_attention expert_linear expert_sum expert_weights delta_read decay part markov_output"""
 BY_ROW = frozenset(str.split(_BY_ROW))
 
 
@@ -45,7 +45,7 @@ def restricted(stage: Stage, rows: NDArray[np.intp]) -> Stage | None:
     count = len(stage.args[0].data)
 
     def cut(index: int, arg: Any) -> Any:
-        if isinstance(arg, Tensor) and len(arg.data) == count and (index == 0 or stage.op.name != "attention"):
+        if isinstance(arg, Tensor) and len(arg.data) == count and (index == 0 or stage.op.kind != "attention"):
             return Tensor(arg.data[rows], arg.axes)
         return np.asarray(arg)[rows] if stage.op.name == "rope" and index == 1 else arg
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from oracle.readings import Stage
 from oracle.tensor import Array
 from parity.explain.base import Suspect
 
@@ -16,7 +17,8 @@ MAX_PAIRS = 48
 
 @dataclass(frozen=True, eq=False)
 class One:
-    """One row and query head: weights ``e^(s - top)`` of every cell, the values of its kv head, what it may see, the outputs."""
+    """One row and query head: weights ``e^(s - top)`` of every cell and of the sink, the values of its kv head, what it may see, the
+    outputs."""
 
     row: int
     head: int
@@ -25,19 +27,26 @@ class One:
     seen: NDArray[np.bool_]
     oracle: Array
     candidate: Array
+    sink: float = 0.0
 
     def output(self, seen: NDArray[np.bool_]) -> Array:
         w = np.where(seen, self.weights, 0.0)
-        total = w.sum()
+        total = w.sum() + self.sink
         return np.asarray(w @ self.values / total if total > 0 else np.zeros(self.values.shape[1]))
 
     def cost(self, seen: NDArray[np.bool_]) -> float:
         return float(np.square(self.output(seen) - self.candidate).sum())
 
 
+def sinks_of(stage: Stage) -> Array:
+    """A score per query head that joins the sum without a value, float64 [head]; -inf where there is none."""
+    return stage.args[3].array() if len(stage.args) > 3 else np.full(stage.args[0].data.shape[1], -np.inf)
+
+
 def pairs(s: Suspect, rows: NDArray[np.intp] | None = None) -> Iterator[One]:
     """Diverging rows and heads, spread evenly where there are many."""
-    q, k, values = (a.data for a in s.stage.args)
+    q, k, values = (a.data for a in s.stage.args[:3])
+    sinks = sinks_of(s.stage)
     seen, scale = s.stage.params["visible"].matrix(), s.stage.params["scale"]
     group = q.shape[1] // k.shape[1]
     heads = s.heads if s.heads is not None else np.arange(q.shape[1])
@@ -45,10 +54,12 @@ def pairs(s: Suspect, rows: NDArray[np.intp] | None = None) -> Iterator[One]:
     for row, head in chosen[:: max(len(chosen) // MAX_PAIRS, 1)]:
         kv = head // group
         scores = k[:, kv] @ q[row, head] * scale
-        top = scores[seen[row]].max(initial=-np.inf)
+        top = scores[seen[row]].max(initial=sinks[head])
         with np.errstate(over="ignore"):
-            weights = np.exp(np.clip(scores - (top if np.isfinite(top) else scores.max(initial=0.0)), -700, 300))
-        yield One(row, head, weights, values[:, kv], seen[row], s.y.data[row, head], s.c[row, head])
+            top = top if np.isfinite(top) else scores.max(initial=0.0)
+            weights = np.exp(np.clip(scores - top, -700, 300))
+        sink = float(np.exp(sinks[head] - top))
+        yield One(row, head, weights, values[:, kv], seen[row], s.y.data[row, head], s.c[row, head], sink)
 
 
 def suffix_start(one: One, low: int, high: int) -> int | None:
@@ -59,12 +70,13 @@ def suffix_start(one: One, low: int, high: int) -> int | None:
     fixed = one.seen.copy()
     fixed[low:high] = False
     w = np.where(fixed, one.weights, 0.0)
+    rest = w.sum() + one.sink
     weights = one.weights[low:high]
     weighted = (weights[:, None] * one.values[low:high])[::-1].cumsum(0)[::-1] + w @ one.values
-    total = weights[::-1].cumsum()[::-1] + w.sum()
+    total = weights[::-1].cumsum()[::-1] + rest
     with np.errstate(divide="ignore", invalid="ignore"):
         cost = np.square(weighted / total[:, None] - one.candidate).sum(1)
-        none = w @ one.values / w.sum() if w.sum() > 0 else np.zeros(one.values.shape[1])
+        none = w @ one.values / rest if rest > 0 else np.zeros(one.values.shape[1])
     cost = np.append(cost, np.square(none - one.candidate).sum())
     if not np.isfinite(cost).any():
         return None
@@ -99,7 +111,7 @@ def flipped_cells(ones: list[One], count: int) -> list[int]:
 def _costs(one: One, seen: NDArray[np.bool_]) -> Array:
     """Squared distance from the candidate with each cell's visibility turned, float64 [cell]."""
     w = np.where(seen, one.weights, 0.0)
-    total = w.sum()
+    total = w.sum() + one.sink
     o = w @ one.values / total if total > 0 else np.zeros(one.values.shape[1])
     sign = np.where(seen, -1.0, 1.0)
     share = one.weights / total if total > 0 else np.full(len(w), np.inf)

@@ -11,6 +11,7 @@ SOURCES: dict[str, tuple[Source, ...]] = {
     "l2_norm": (norm.l2,),
     "linear": (linear.hypotheses,),
     "attention": (attention.hypotheses,),
+    "sink_attention": (attention.hypotheses,),
     "swiglu": (gates.swiglu,),
     "gate": (gates.gate,),
     "softcap": (gates.softcap,),

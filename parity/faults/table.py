@@ -46,7 +46,7 @@ REPORTS = {
     "K35": "index width and strides",
 }
 REMARKS = {
-    "K12": "Sinks here are cells; none of the families has learned sink logits.",
+    "K12": "Both kinds: cells that a ring keeps (`attention.sink`), and learned scores of the softmax (`attention.sinks`).",
     "K23": "A case fixes what was accepted, so that the decision itself is no stage: what a wrong one feeds and keeps is planted here, the "
     "decision in round traces (`parity replay`).",
     "K24": "Not planted in a dump: a law is a property of many draws, not of one run. It is enumerated exactly in `oracle.speculation`.",

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from tests.artifacts import loader_rules
-from tests.artifacts.loader_rules import DOCUMENT, GROUPS, SINGLE, Group, table
+from tests.artifacts.loader_rules import DOCUMENT, GROUPS, RUNNING, SINGLE, Group, table
 
 
 @pytest.mark.parametrize("group", GROUPS, ids=lambda g: g.heading)
@@ -19,10 +19,11 @@ def test_every_rule_of_a_group_is_a_case_of_its_test_and_the_other_way_round(gro
 
 
 def test_every_test_that_the_document_names_exists() -> None:
-    named = re.findall(r"tests/artifacts/(\w+)\.py::(\w+)", DOCUMENT.read_text())
-    assert len(named) == len(GROUPS) + len(SINGLE)
-    for module, test in named:
-        assert callable(getattr(importlib.import_module(f"tests.artifacts.{module}"), test, None)), f"{module}::{test}"
+    named = re.findall(r"tests/(\w+)/(\w+)\.py::(\w+)", DOCUMENT.read_text())
+    assert len(named) == len(GROUPS) + len(SINGLE) + len(RUNNING)
+    for folder, module, test in named:
+        found = getattr(importlib.import_module(f"tests.{folder}.{module}"), test, None)
+        assert callable(found), f"{folder}/{module}::{test}"
 
 
 def test_a_table_that_is_gone_is_noticed() -> None:

@@ -116,6 +116,9 @@ def calls() -> dict[str, Stage]:
             w(20, 8),
             w(20, 8),
         ),
+        "sink_attention": stage(
+            "sink_attention", t(5, 6, 8), t(29, 2, 8), t(29, 2, 8), w(6, axes=("head",)), visible=window, scale=8**-0.5
+        ),
     }
 
 
