@@ -142,6 +142,54 @@ def release_drafter(folder: Path, context_rows: int = 2112, time_limit: float = 
     ]
 
 
+def diff_of_dumps(folder: Path, megabytes: int = 2048, rounds: int = 3) -> Iterator[Result]:
+    """`parity diff` of two dumps of this size each, against reading the same files once with as many threads; peak RssAnon."""
+    from dumps import open_dump
+    from parity.diffing import difference
+
+    sides: tuple[Callable[[Any, Any], Any], ...] = (difference, _read_dumps)
+    for kind, share in (("equal but for a row", 0.0), ("differing everywhere", 1.0)):
+        paths = [_dump_of(folder / f"diff-{megabytes}-{share:g}-{name}", megabytes, share if name == "b" else 0.0) for name in "ab"]
+        best = [float("inf"), float("inf")]
+        with Resident() as memory:
+            for turn in range(rounds + 1):
+                a, b = (open_dump(p) for p in paths)
+                for i, f in enumerate(sides):
+                    began = time.process_time()
+                    f(a, b)
+                    best[i] = min(best[i], time.process_time() - began) if turn else best[i]
+        rate = 2 * megabytes / 1024 / best[1]
+        what = f"two dumps of {megabytes} MB, {kind}, against reading both once ({rate:.1f} GiB a CPU second), {os.cpu_count()} threads"
+        yield Result(f"diff {kind.split()[0]} time", best[0], best[1], 2.0, "CPU s", what)
+        yield Result(f"diff {kind.split()[0]} memory", memory.peak / 2**30, 1.0, 1.0, "GiB", "peak RssAnon of the process")
+
+
+def _dump_of(path: Path, megabytes: int, share: float) -> Path:
+    """A dump of f32 stages of 64 MB, made once; one row differs between any two, or with ``share`` 1 every element."""
+    from dumps import DumpWriter
+
+    if not (path / "manifest.jsonl").exists():
+        rng = np.random.default_rng(0)
+        base = rng.standard_normal((2048, 8192), np.float32)
+        with DumpWriter(path, {}, {}, checksums=False) as writer:
+            for i in range(megabytes // 64):
+                base[0, 0] = i + ord(path.name[-1])
+                writer.put(0, f"target.L{i}.h_mlp", base * np.float32(1 + share * 2.0**-20))
+    return path
+
+
+def _read_dumps(a: Any, b: Any) -> None:
+    """Reads every byte of both once, in chunks over all processors."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    from native.reduce import read
+
+    arrays = [piece.array(verify=False).reshape(-1) for dump in (a, b) for piece in dump.pieces]
+    step = 1 << 20
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(read, (array[i : i + step] for array in arrays for i in range(0, array.size, step))))
+
+
 def _products(model: Any, context_rows: int, rows: int) -> dict[tuple[int, int], int]:
     """(rows, in) -> how many output features are multiplied at that shape."""
     w = model.drafter.weights
@@ -190,6 +238,8 @@ def all_benches(folder: Path, only: str = "") -> Iterator[Result]:
     ):
         if only in f"linear {stored} M={rows}":
             yield linear(stored, rows, *wide, limit)
+    if any(only in f"diff {kind} {what}" for kind in ("equal", "differing") for what in ("time", "memory")):
+        yield from diff_of_dumps(folder)
     if any(only in name for name in ("release drafter time", "release drafter memory")):
         yield from release_drafter(folder)
 
