@@ -6,7 +6,7 @@ import os
 import re
 import stat
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO
 
 from .dtypes import NPY_DESCR
 from .errors import DumpError, shown
@@ -33,11 +33,11 @@ def check_npy(path: Path, entry: Entry, where: str) -> tuple[int, bool]:
         if not stat.S_ISREG(status.st_mode):
             raise DumpError(f"{where}: expected a regular file")
         with path.open("rb") as file:
-            text, offset = _header_text(file, where)
+            text, offset = header_text(file, where)
             size = os.fstat(file.fileno()).st_size
     except OSError as error:
         raise DumpError(f"{where}: cannot be read: {error.strerror}") from None
-    descr, fortran, shape = _parse(text, where)
+    descr, fortran, shape = parse_header(text, where)
     if descr not in NPY_DESCR[entry.dtype]:
         expected = " or ".join(NPY_DESCR[entry.dtype])
         raise DumpError(f"{where}: expected elements {expected} for the dtype {entry.dtype} of the manifest, found {shown(descr)}")
@@ -48,7 +48,8 @@ def check_npy(path: Path, entry: Entry, where: str) -> tuple[int, bool]:
     return offset, fortran
 
 
-def _header_text(file: BinaryIO, where: str) -> tuple[str, int]:
+def header_text(file: IO[bytes], where: str) -> tuple[str, int]:
+    """The header of an open .npy file and the offset of its first element. Raises `DumpError`."""
     prefix = file.read(8)
     if prefix[:6] != MAGIC[: len(prefix)] or len(prefix) < 8:
         raise DumpError(f"{where}: expected a .npy file (magic {MAGIC!r} and a version), found {shown(prefix)}")
@@ -68,7 +69,8 @@ def _header_text(file: BinaryIO, where: str) -> tuple[str, int]:
         raise DumpError(f"{where}: expected an ASCII .npy header, found {shown(header)}") from None
 
 
-def _parse(text: str, where: str) -> tuple[str, bool, tuple[int, ...]]:
+def parse_header(text: str, where: str) -> tuple[str, bool, tuple[int, ...]]:
+    """``(descr, Fortran order, shape)`` of a header. Raises `DumpError`."""
     expected = "a .npy header with a simple descr, fortran_order and shape (no pickled or structured dtype)"
     broken = DumpError(f"{where}: expected {expected}, found {shown(text.strip())}")
     body = text.strip()

@@ -85,18 +85,9 @@ def _metadata(source: Dump, entries: list[Entry]) -> dict[str, str]:
 
 def open_packed(path: Path) -> Dump:
     """The packed dump ``path``. Raises `DumpError`; `OSError` is left to `open_dump`."""
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        if size < 8 or length > min(size - 8, MAX_PACKED_HEADER):
-            found = f"a header of {length} bytes in a file of {size}"
-            raise DumpError(f"{path}: expected a packed dump (SafeTensors), found {found}; truncated, or another format")
-        text = file.read(length)
-    header = jsontext.parse(text, f"{path}: header", max_depth=4)
-    if not isinstance(header, dict):
-        raise DumpError(f"{path}: expected the header to be a JSON object, found {shown(header)}")
+    header, offset, available = read_header(path, "a packed dump (SafeTensors)")
     case, provenance, complete, lines = _read_metadata(header.pop("__metadata__", None), path)
-    places = _check_tensors(header, size - 8 - length, path)
+    places = check_tensors(header, available, path)
     pieces: list[Piece] = []
     rows = Rows()
     for number, line in enumerate(lines):
@@ -112,10 +103,25 @@ def open_packed(path: Path) -> Dump:
         if dtype != SAFETENSORS[entry.dtype] or shape != entry.shape:
             found = f"{dtype} {list(shape)}"
             raise DumpError(f"{where}: expected the tensor to be {SAFETENSORS[entry.dtype]} {list(entry.shape)}, found {found}")
-        pieces.append(Piece(entry, path, 8 + length + start))
+        pieces.append(Piece(entry, path, offset + start))
     if places:
         raise DumpError(f"{path}: expected one record per tensor, found the tensor {shown(next(iter(places)))} without one")
     return Dump(path, case, provenance, pieces, complete=complete)
+
+
+def read_header(path: Path, expected: str) -> tuple[dict[str, Any], int, int]:
+    """``(header, offset of the first tensor, bytes of tensors)`` of a SafeTensors file. Raises `DumpError`."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if size < 8 or length > min(size - 8, MAX_PACKED_HEADER):
+            found = f"a header of {length} bytes in a file of {size}"
+            raise DumpError(f"{path}: expected {expected}, found {found}; truncated, or another format")
+        text = file.read(length)
+    header = jsontext.parse(text, f"{path}: header", max_depth=4)
+    if not isinstance(header, dict):
+        raise DumpError(f"{path}: expected the header to be a JSON object, found {shown(header)}")
+    return header, 8 + length, size - 8 - length
 
 
 def _read_metadata(found: Any, path: Path) -> tuple[dict[str, Any], dict[str, Any], bool, list[Any]]:
@@ -141,9 +147,14 @@ def _read_metadata(found: Any, path: Path) -> tuple[dict[str, Any], dict[str, An
     return case, provenance, found["complete"] == "true", records
 
 
-def _check_tensors(header: dict[str, Any], available: int, path: Path) -> dict[str, tuple[str, tuple[int, ...], int]]:
-    """Tensor name -> (dtype word, shape, first byte); together they cover the ``available`` bytes exactly, without holes or overlap."""
-    sizes = {SAFETENSORS[name]: dtype.itemsize for name, dtype in STORED.items()}
+def check_tensors(
+    header: dict[str, Any], available: int, path: Path, others: dict[str, int] | None = None
+) -> dict[str, tuple[str, tuple[int, ...], int]]:
+    """Tensor name -> (dtype word, shape, first byte); together they cover the ``available`` bytes exactly, without holes or overlap.
+
+    ``others``: further dtype words and their bytes an element. Raises `DumpError`.
+    """
+    sizes = {SAFETENSORS[name]: dtype.itemsize for name, dtype in STORED.items()} | (others or {})
     found: list[tuple[int, int, str]] = []
     places: dict[str, tuple[str, tuple[int, ...], int]] = {}
     for name, value in header.items():

@@ -95,6 +95,14 @@ def _check_pair(case: Case, drafter: Drafter, borrowed: Borrowed, target: Target
         raise UsageError(f"{case.borrowed}: not the target of {case.model}: {'; '.join(found)}")
 
 
+def rope_style(case: Case) -> str | None:
+    """How the oracle pairs the rotated dims of a head in the case's model."""
+    model = open_case_model(case)
+    if model.drafter is not None:
+        return model.drafter.dialect.rope.style
+    return None if model.target is None else model.target.geometry.rope.style
+
+
 def whole_target(path: Path) -> Target | None:
     """The target at ``path``, or None where the file holds only what a drafter borrows, or a family that is not known."""
     from oracle.artifacts import ArtifactError

@@ -18,7 +18,7 @@ from parity.adapters.llama_cpp_engine import DrafterEngine, Engine, TargetEngine
 from parity.adapters.mapping import Mapping, Place, arranged, load_mapping, shipped
 from parity.case import Case
 from parity.errors import UsageError
-from parity.models import declared_stages, open_case_model
+from parity.models import declared_stages, rope_style
 
 if TYPE_CHECKING:
     from dumps import DumpWriter
@@ -44,7 +44,7 @@ def run(case: Case, out: Path, threads: int = 0, mapping: Path | None = None) ->
 def record(case: Case, engine: Engine, rules: Mapping, writer: DumpWriter) -> None:
     """Run the steps of ``case`` and put in the dump every mapped tensor, the engine's picks, and a count of each unmapped one."""
     scope = "target" if case.role == "target" else "draft"
-    tap = Tap(engine.ggml, rules, writer, {key: (axes, shape) for key, axes, shape in declared_stages(case)}, _style(case))
+    tap = Tap(engine.ggml, rules, writer, {key: (axes, shape) for key, axes, shape in declared_stages(case)}, rope_style(case))
     engine.tap = tap
     for index, step in enumerate(case.steps):
         tap.index, tap.kind = index, step.kind
@@ -53,14 +53,6 @@ def record(case: Case, engine: Engine, rules: Mapping, writer: DumpWriter) -> No
             writer.put(index, f"{scope}.pick", engine.picks(len(step.array)), dtype="i32", axes=("row",))
     for name, count in sorted(rules.unmapped.items()):
         writer.put(0, f"unmapped: {name}"[:200], np.array([count], np.int64))
-
-
-def _style(case: Case) -> str | None:
-    """How the oracle pairs the dims of a head."""
-    model = open_case_model(case)
-    if model.drafter is not None:
-        return model.drafter.dialect.rope.style
-    return None if model.target is None else model.target.geometry.rope.style
 
 
 def _provenance(threads: int, rules: Mapping) -> dict[str, Any]:

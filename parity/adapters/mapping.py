@@ -23,8 +23,8 @@ SCHEMA = "dflash-parity-mapping/1"
 SHIPPED = Path(__file__).parent / "mappings"
 MAX_BYTES, MAX_RULES, MAX_LAYER = 1 << 20, 4096, 1 << 16
 AXES = ("row", "cell", "head", "dim", "vocab", "expert")
-TOP = {"schema", "engine", "family", "role", "layer_base", "map", "ignore"}
-MAP, IGNORE = {"name", "stage", "axes", "op", "source", "step", "pairs"}, {"name", "reason", "op"}
+TOP = {"schema", "engine", "family", "role", "layer_base", "map", "ignore", "unseen"}
+MAP, IGNORE, UNSEEN = {"name", "stage", "axes", "op", "source", "step", "pairs"}, {"name", "reason", "op"}, {"stage", "reason"}
 STEPS = ("append", "propose", "window")
 
 
@@ -39,6 +39,7 @@ class Rule:
     The layer is captured from the name or from the source.
 
     ``axes``: of the recorded tensor, slowest first; ``head.dim`` is one axis that holds two. ``pairs``: how its rotated dims pair.
+    ``others``: further stages behind ``stage`` on its last axis (a fused product).
     """
 
     pattern: re.Pattern[str]
@@ -49,6 +50,7 @@ class Rule:
     source: re.Pattern[str] | None = None
     step: str | None = None
     pairs: str | None = None
+    others: tuple[str, ...] = ()
 
     def matches(self, name: str, op: str, sources: tuple[str, ...], step: str) -> dict[str, str] | None:
         """What the name and the source captured, or None where the rule is not about this tensor."""
@@ -63,10 +65,15 @@ class Rule:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a tensor goes: the stage's path, and the rule that says so."""
+    """Where a tensor goes: the stage's path (the first, where it holds several), and the rule that says so."""
 
     path: str
     rule: Rule
+    others: tuple[str, ...] = ()
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        return (self.path, *self.others)
 
 
 @dataclass
@@ -80,6 +87,7 @@ class Mapping:
     layer_base: int
     rules: tuple[Rule, ...]
     ignored: tuple[Rule, ...]
+    unseen: tuple[re.Pattern[str], ...] = ()
     met: Counter[str] = field(default_factory=Counter)
     unmapped: Counter[str] = field(default_factory=Counter)
 
@@ -90,13 +98,22 @@ class Mapping:
             both = " and ".join(repr(rule.stage) for rule, _ in found)
             raise MappingError(f"{self.file}: the tensor {name!r} ({op}) is mapped twice, to {both}: narrow one with op or source")
         if not found:
-            if not any(rule.matches(name, op, sources, step) is not None for rule in self.ignored):
+            if not self.is_ignored(name, step, op, sources):
                 self.unmapped[f"{re.sub(r'[0-9]+', '{n}', name)} ({op})"] += 1
             return None
         rule, groups = found[0]
         self.met[rule.name + rule.stage] += 1
         layer = groups.get("layer")
-        return Place(rule.stage if layer is None else rule.stage.replace("{layer}", str(int(layer) - self.layer_base)), rule)
+        number = "" if layer is None else str(int(layer) - self.layer_base)
+        return Place(rule.stage.replace("{layer}", number), rule, tuple(o.replace("{layer}", number) for o in rule.others))
+
+    def is_ignored(self, name: str, step: str = "window", op: str = "", sources: tuple[str, ...] = ()) -> bool:
+        """Whether the tensor is knowingly left out."""
+        return any(rule.matches(name, op, sources, step) is not None for rule in self.ignored)
+
+    def hidden(self, path: str) -> bool:
+        """Whether the mapping says that its engine cannot show the stage ``path``."""
+        return any(pattern.fullmatch(path) for pattern in self.unseen)
 
     @property
     def unmet(self) -> list[str]:
@@ -122,11 +139,12 @@ def load_mapping(file: Path) -> Mapping:
         raise MappingError(f"{file}: layer_base: expected 0 or 1, found {base!r}")
     rules = tuple(_rule(file, i, r) for i, r in enumerate(_tables(file, raw, "map")))
     ignored = tuple(_ignored(file, i, r) for i, r in enumerate(_tables(file, raw, "ignore")))
-    for stage, count in Counter(r.stage for r in rules).items():
+    unseen = tuple(_unseen(file, i, r) for i, r in enumerate(_tables(file, raw, "unseen")))
+    for stage, count in Counter(stage for r in rules for stage in (r.stage, *r.others)).items():
         if count > 1:
             raise MappingError(f"{file}: the stage {stage!r} has {count} rules; expected one")
     engine, family, role = (_text(file, "the file", raw, key) for key in ("engine", "family", "role"))
-    return Mapping(file, engine, family, role, base, rules, ignored)
+    return Mapping(file, engine, family, role, base, rules, ignored, unseen)
 
 
 def shipped(engine: str, family: str, role: str) -> Mapping:
@@ -183,10 +201,10 @@ def _tables(file: Path, raw: dict[str, Any], key: str) -> list[dict[str, Any]]:
 def _rule(file: Path, index: int, raw: dict[str, Any]) -> Rule:
     where = f"[[map]] number {index + 1}"
     _known(file, where, raw, MAP)
-    name, stage = _text(file, where, raw, "name"), _text(file, where, raw, "stage")
+    name, (stage, *others) = _text(file, where, raw, "name"), _stages(file, where, raw)
     where = f"[[map]] {name!r}"
     op, source, step = (_text(file, where, raw, key) if key in raw else None for key in ("op", "source", "step"))
-    if (name + (source or "")).count("{layer}") != stage.count("{layer}"):
+    if any((name + (source or "")).count("{layer}") != s.count("{layer}") for s in (stage, *others)):
         raise MappingError(f"{file}: {where}: expected {{layer}} once in name or source and in stage, or nowhere; the stage is {stage!r}")
     if step not in (None, *STEPS):
         raise MappingError(f"{file}: {where}: step: expected one of {', '.join(STEPS)}, found {step!r}")
@@ -198,7 +216,23 @@ def _rule(file: Path, index: int, raw: dict[str, Any]) -> Rule:
     if pairs not in (None, *ROPE_STYLES):
         raise MappingError(f"{file}: {where}: pairs: expected {' or '.join(ROPE_STYLES)}, found {pairs!r}")
     from_source = None if source is None else _pattern(file, where, source)
-    return Rule(_pattern(file, where, name), name, stage, tuple(axes), op, from_source, step, pairs)
+    return Rule(_pattern(file, where, name), name, stage, tuple(axes), op, from_source, step, pairs, tuple(others))
+
+
+def _stages(file: Path, where: str, raw: dict[str, Any]) -> list[str]:
+    """The stage, or the stages that lie behind each other on the last axis."""
+    value = raw.get("stage")
+    if isinstance(value, list) and len(value) > 1 and all(isinstance(s, str) and s for s in value):
+        return value
+    return [_text(file, where, raw, "stage")]
+
+
+def _unseen(file: Path, index: int, raw: dict[str, Any]) -> re.Pattern[str]:
+    where = f"[[unseen]] number {index + 1}"
+    _known(file, where, raw, UNSEEN)
+    stage = _text(file, where, raw, "stage")
+    _text(file, where, raw, "reason")
+    return _pattern(file, where, stage)
 
 
 def _ignored(file: Path, index: int, raw: dict[str, Any]) -> Rule:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import keyword
 import sys
 from typing import Any
 
@@ -12,6 +13,7 @@ COMMANDS = {
     "run": ("run", "oracle against a candidate on a case"),
     "compare": ("dumps", "a saved dump against the oracle"),
     "explain": ("explaining", "why a dump diverges (--minimise)"),
+    "import": ("importing", "recordings of other engines as dumps"),
     "diff": ("dumps", "two dumps of the same case"),
     "ties": ("ties", "classify argmax differences of two logit files"),
     "probe": ("probe", "rows: block-wide against one by one"),
@@ -38,7 +40,7 @@ class LazyGroup(click.Group):
         if name not in COMMANDS:
             return None
         module = importlib.import_module(f"parity.cli.{COMMANDS[name][0]}")
-        command: click.Command = getattr(module, name)
+        command: click.Command = getattr(module, f"{name}_" if keyword.iskeyword(name) else name)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
