@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import tracemalloc
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,9 @@ from oracle.artifacts import ArtifactError, inspect_artifact, open_borrowed, ope
 from tests.artifacts.artifact_files import llama_gguf, muse_gguf, qwen3_folder, sharded
 
 PEAK_BYTES = 4 << 20
-MUSE, LLAMA = muse_gguf().render(), llama_gguf().render()
+MUSE_FILE, LLAMA_FILE = muse_gguf(), llama_gguf()
+MUSE, LLAMA = MUSE_FILE.render(), LLAMA_FILE.render()
+CONFIG = qwen3_folder().config
 HEADER = MUSE.index(b"fc.weight") + 4000
 
 Edit = tuple[str, int, bytes]
@@ -71,13 +75,21 @@ def test_gguf_bytes(tmp_path: Path, data: bytes, open_it: Callable[[Path], Any],
     opened_or_refused(path, open_it)
 
 
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return sharded(qwen3_folder()).write(tmp_path_factory.mktemp("fuzz") / "m")
+
+
 @pytest.mark.parametrize("name", ["config.json", "model-00001-of-00002.safetensors", "model.safetensors.index.json"])
 @quick
 @given(changes=edits)
-def test_folder_bytes(tmp_path: Path, name: str, changes: list[Edit]) -> None:
-    folder = sharded(qwen3_folder()).write(tmp_path / "m")
-    (folder / name).write_bytes(damaged((folder / name).read_bytes(), changes, 1200))
-    opened_or_refused(folder, open_drafter_files)
+def test_folder_bytes(shards: Path, name: str, changes: list[Edit]) -> None:
+    sound = (shards / name).read_bytes()
+    try:
+        (shards / name).write_bytes(damaged(sound, changes, 1200))
+        opened_or_refused(shards, open_drafter_files)
+    finally:
+        (shards / name).write_bytes(sound)
 
 
 values = st.recursive(
@@ -88,12 +100,16 @@ values = st.recursive(
 
 
 @quick
-@given(key=st.sampled_from(sorted(qwen3_folder().config) + sorted(qwen3_folder().config["dflash_config"])), value=values)
-def test_config_values(tmp_path: Path, key: str, value: Any) -> None:
+@given(key=st.sampled_from(sorted(CONFIG) + sorted(CONFIG["dflash_config"])), value=values)
+def test_config_values(shards: Path, key: str, value: Any) -> None:
     """Any JSON value under any known key."""
-    file = qwen3_folder()
-    (file.config["dflash_config"] if key in file.config["dflash_config"] else file.config)[key] = value
-    opened_or_refused(file.write(tmp_path / "m"), open_drafter_files)
+    inner = CONFIG["dflash_config"]
+    changed = CONFIG | ({"dflash_config": inner | {key: value}} if key in inner else {key: value})
+    (shards / "config.json").write_text(json.dumps(changed))
+    try:
+        opened_or_refused(shards, open_drafter_files)
+    finally:
+        (shards / "config.json").write_text(json.dumps(CONFIG))
 
 
 typed = st.one_of(
@@ -107,7 +123,7 @@ typed = st.one_of(
     st.tuples(st.just("array of string"), st.lists(st.just("t"), max_size=3) | st.just(["t"] * 300)),
 )
 known = [
-    *sorted(muse_gguf().keys),
+    *sorted(MUSE_FILE.keys),
     "split.count",
     "general.alignment",
     "dflash.sample_from_anchor",
@@ -120,8 +136,7 @@ known = [
 @given(changes=st.dictionaries(st.sampled_from(known), typed, min_size=1, max_size=2))
 def test_gguf_values(tmp_path: Path, changes: dict[str, tuple[str, Any]]) -> None:
     """A value of any type under any known key."""
-    file = muse_gguf()
-    file.keys |= changes
+    file = replace(MUSE_FILE, keys=MUSE_FILE.keys | changes)
     path = tmp_path / "m.gguf"
     path.write_bytes(file.render())
     opened_or_refused(path, open_drafter_files)
@@ -129,10 +144,9 @@ def test_gguf_values(tmp_path: Path, changes: dict[str, tuple[str, Any]]) -> Non
 
 
 @quick
-@given(key=st.sampled_from(sorted(llama_gguf().keys)), value=typed)
+@given(key=st.sampled_from(sorted(LLAMA_FILE.keys)), value=typed)
 def test_target_values(tmp_path: Path, key: str, value: tuple[str, Any]) -> None:
-    file = llama_gguf()
-    file.keys[key] = value
+    file = replace(LLAMA_FILE, keys=LLAMA_FILE.keys | {key: value})
     path = tmp_path / "m.gguf"
     path.write_bytes(file.render())
     opened_or_refused(path, open_target_files)
