@@ -64,7 +64,7 @@ def test_a_list_can_be_asked_for_a_family(capsys):
     kinds = {k["kind"] for k in json.loads(capsys.readouterr().out)}
     assert end.value.code == 0
     assert {"rope.factors", "state.rollback", "artifact.swapped", "dump.rows"} <= kinds
-    assert not {"tap.layer", "attention.window", "moe.bias", "delta.decay", "state.stale"} & kinds
+    assert not {"tap.layer", "attention.window", "router.bias", "delta.decay", "state.stale"} & kinds
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_a_mistake_that_cannot_be_made_here_says_so(drafter, tmp_path):
     from parity.candidates import parse as candidate
     from parity.errors import UsageError
 
-    with pytest.raises(UsageError, match=r"fault moe.bias: no stage of this case"):
-        run_candidate(drafter, candidate("f32"), fault="moe.bias")
+    with pytest.raises(UsageError, match=r"fault router.bias: no stage of this case"):
+        run_candidate(drafter, candidate("f32"), fault="router.bias")
     with pytest.raises(UsageError, match="not an edit of the case"):
         run_candidate(drafter, candidate("cpu", "fused"), fault="rope.position")
