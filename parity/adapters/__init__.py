@@ -62,5 +62,14 @@ ADAPTERS = {
             "llama.cpp-cpu",
             "it compiles llama.cpp, 178 objects: several minutes, a C++ compiler and CMake",
         ),
+        Adapter(
+            "transformers",
+            "parity.adapters.transformers",
+            "transformers",
+            "transformers",
+            "peers",
+            "f32,fma=1,angles=f32-pow",
+            "it brings PyTorch",
+        ),
     )
 }

@@ -145,7 +145,7 @@ def test_a_shipped_mapping_has_a_rule_for_every_stage(file, tmp_path):
     m = shipped(engine, family, role)
     assert (m.engine, m.family, m.role) == (engine, family, role)
     ruled = {rule.stage.replace("{layer}", str(layer)) for rule in m.rules for layer in range(64)}
-    left = {path for (_, path), _, _ in declared_stages(tiny(tmp_path, family, role))} - ruled
+    left = {path for (_, path), _, _ in declared_stages(tiny(tmp_path, family, role)) if not m.hidden(path)} - ruled
     assert left <= {"draft.taps", "draft.pick", "target.pick"}
 
 
