@@ -120,9 +120,11 @@ def _layouts(s: Suspect, table: Weight, mine: NDArray[np.int64]) -> Iterator[Hyp
     if len(mine) < 2:
         return
     anchor, mask = int(mine[0]), int(mine[-1])
+    yield Hypothesis(
+        "mask.embedding", "mask rows embedded as the anchor", with_args(s.stage, table, np.full(len(mine), anchor), *s.stage.args[2:])
+    )
     for text, other in (
         ("the anchor's row holds the mask", np.where(np.arange(len(mine)) == 0, mask, mine)),
-        ("every row holds the anchor", np.full(len(mine), anchor)),
         ("the anchor in the last row, masks before it", np.roll(mine, -1)),
         ("the anchor in the second row", np.roll(mine, 1)),
         ("the anchor in the first two rows", np.where(np.arange(len(mine)) == 1, anchor, mine)),

@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from oracle import faults
 from oracle.readings import After, Stage
-from oracle.tensor import Tensor
+from oracle.tensor import Array, Tensor
 from parity.explain.base import Hypothesis, Suspect
 
 EDITS_THAT_DO_NOT_FIT = (faults.FaultError, ValueError, KeyError, TypeError, AttributeError, IndexError)
@@ -35,4 +36,24 @@ def hypotheses(s: Suspect) -> Iterator[Hypothesis]:
 def _after(stage: Stage, change: After | None) -> Callable[[Tensor], Tensor] | None:
     if change is None:
         return None
-    return lambda t: replace(t, data=np.asarray(change(stage, t.data), np.float64))
+
+    def apply(t: Tensor) -> Tensor:
+        made = np.asarray(change(stage, t.data), np.float64)
+        source = _moved_from(stage, change, t.data, made)
+        if source is None:
+            return replace(t, data=made)
+        # Values that are moved take their errors along.
+        errors = (np.broadcast_to(np.asarray(e), t.data.shape).ravel()[source] if np.ndim(e) else e for e in (t.var, t.acc, t.half))
+        return Tensor(made, t.axes, *errors)
+
+    return apply
+
+
+def _moved_from(stage: Stage, change: After, data: Array, made: Array) -> NDArray[np.intp] | None:
+    """Where each element came from (its index in the flat array), if the change only moves elements; else None."""
+    index = np.arange(data.size, dtype=np.float64).reshape(data.shape)
+    moved = np.asarray(change(stage, index), np.float64)
+    if moved.shape != data.shape or not np.isfinite(moved).all() or moved.min(initial=0) < 0 or moved.max(initial=0) >= max(data.size, 1):
+        return None
+    source = moved.astype(np.intp)
+    return source if np.array_equal(source, moved) and np.array_equal(data.ravel()[source], made) else None

@@ -13,6 +13,7 @@ from parity.explain.world import LAYER
 
 MAX_ROWS = 4096
 MAX_OTHERS = 24
+CHANCE = 4
 
 
 def hypotheses(s: Suspect) -> Iterator[Hypothesis]:
@@ -65,14 +66,21 @@ def _heads_moved(s: Suspect) -> Iterator[Hypothesis]:
 
 def _aliases(s: Suspect) -> Iterator[Hypothesis]:
     """Bit for bit another recorded stage, or the same stage of another step (a stale or overwritten buffer)."""
-    region = s.region
+    region, equal = s.region, list[tuple[str, int, str]]()
     for path, step, text in _others(s):
         if s.world.shape(step, path) != s.c.shape:
             continue
         other = s.world.recorded(step, path)
         if other is not None and np.array_equal(other[region], s.c[region]):
-            p = {"stage": path, "step": step}
-            yield Hypothesis("values.stage", f"bit for bit {text}", s.stage, become(other), parameters=p)
+            equal.append((path, step, text))
+    if not equal:
+        return
+    path, step, text = equal[0]
+    other, also = s.world.recorded(step, path), ", ".join(name for *_, name in equal[1:])
+    text = shortened(f"bit for bit {text}" + (f" (and {also})" if also else ""))
+    # A number or two, an id, may be equal by chance.
+    general = int(region.sum()) < CHANCE
+    yield Hypothesis("values.stage", text, s.stage, become(other), general=general, parameters={"stage": path, "step": step})
 
 
 def _others(s: Suspect) -> Iterator[tuple[str, int, str]]:

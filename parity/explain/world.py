@@ -79,6 +79,15 @@ class World:
                 if mine and (other.row_count, other.width) == (w.row_count, w.width):
                     yield path, other
 
+    def other_experts(self, stage: Stage, experts: tuple[Weight, ...]) -> Iterator[tuple[str, tuple[Weight, ...]]]:
+        """(path, the experts' weights) of the same place in the other layers."""
+        here = LAYER.sub(".L*.", stage.path)
+        for path, call in self.calls.items():
+            if path != stage.path and call.op.name == stage.op.name and LAYER.sub(".L*.", path) == here:
+                other = call.args[2]
+                if len(other) == len(experts) and other[0].shape == experts[0].shape:
+                    yield path, other
+
     @property
     def target_hidden(self) -> int | None:
         """Width of one tap of the case's drafter, or None."""
