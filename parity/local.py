@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from oracle.arithmetic import Arithmetic
 from oracle.floats import F32, FORMATS
@@ -15,7 +16,7 @@ from oracle.tensor import Array, Tensor
 from parity import information
 from parity.block_choices import block_choices
 from parity.explain import explain
-from parity.explain.base import Suspect
+from parity.explain.base import Suspect, along
 from parity.explain.choices import explanations as choice_explanations
 from parity.explain.patterns import along_axes, form, runs
 from parity.explain.separate import separate
@@ -156,12 +157,7 @@ class Local:
 
     def _diverged(self, stage: Stage, y: Tensor, c: Array, verdict: Verdict, result: StageResult) -> None:
         """A divergence with its extent, and what explains it."""
-        where, what = verdict.ratio > 1, ""
-        if not where.any():
-            where = np.broadcast_to((verdict.row_ratio > 1).reshape(-1, *([1] * (where.ndim - 1))), where.shape)
-            what = "every element is within its own tolerance; the row's rms error is not"
-        if not where.any():
-            where, what = np.ones(y.data.shape, bool), "small in every row, the same in all"
+        where, what = self._where(stage, y, c, verdict)
         for part, explanations in self._explained(Suspect(stage, y, c, where, self.world), verdict):
             at = _worst_of(verdict.ratio, part.where)
             ratio = result.pass_factor if part.where is where else float(verdict.ratio[at])
@@ -179,6 +175,24 @@ class Local:
             )
             made.signature, made.explanations = signature(part), explanations
             self.divergences.append(made)
+
+    def _where(self, stage: Stage, y: Tensor, c: Array, verdict: Verdict) -> tuple[NDArray[np.bool_], str]:
+        """The diverging elements; rows that only their rms error, or only what is common to all rows, gives away are whole."""
+        where, what = verdict.ratio > 1, ""
+        if not where.any():
+            what = "every element is within its own tolerance; the row's rms error is not"
+        by_rows = where.reshape(len(where), -1).any(1)
+        quiet = (verdict.row_ratio > 1) & ~by_rows
+        where = where | quiet.reshape(-1, *([1] * (where.ndim - 1)))
+        if not where.any():
+            return np.ones(y.data.shape, bool), "small in every row, the same in all"
+        if verdict.common > 1 and not (by_rows | quiet).all():
+            rest = np.where((by_rows | quiet).reshape(-1, *([1] * (where.ndim - 1))), y.data, c)
+            if self.judge.judge(stage, y, rest, exact=False).common > 1:
+                heads = Suspect(stage, y, c, where).heads
+                whole = np.ones(y.data.shape, bool)
+                return whole if heads is None else whole & along(y, "head", heads), "small in most rows, the same in all"
+        return where, what
 
     def _explained(self, s: Suspect, verdict: Verdict) -> list[tuple[Suspect, list[dict[str, Any]]]]:
         """The stage's divergence in as many parts as it holds mistakes, each with its explanations."""

@@ -60,10 +60,18 @@ _CACHE: dict[tuple[Any, ...], CaseModel] = {}
 
 def open_case_model(case: Case) -> CaseModel:
     """Open the artifacts of a case; one process opens the same model once. Raises `ArtifactError`, `DialectError`, `UsageError`."""
-    key = (str(case.model), str(case.borrowed), case.role, case.family, tuple(sorted(case.dialect.items())))
+    files = (_stamp(case.model), case.borrowed and _stamp(case.borrowed))
+    key = (str(case.model), str(case.borrowed), case.role, case.family, tuple(sorted(case.dialect.items())), files)
     if key not in _CACHE:
         _CACHE[key] = _open(case)
     return _CACHE[key]
+
+
+def _stamp(model: Path) -> tuple[tuple[str, int, int], ...]:
+    """Name, time and size of a model's files: written anew under the same name it is another model."""
+    files = sorted(model.iterdir()) if model.is_dir() else [model] if model.exists() else []
+    stats = [(f.name, f.stat()) for f in files]
+    return tuple((name, s.st_mtime_ns, s.st_size) for name, s in stats)
 
 
 def _open(case: Case) -> CaseModel:

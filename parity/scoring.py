@@ -88,7 +88,7 @@ def _by_operation(case: Case, candidate: str, seed: int, root: Path, types: tupl
     with _reading(candidate) as reading:
         dump = MemoryDump(case.describe(), {"candidate": candidate})
         record(case, reading, dump, arithmetics.named("f32" if candidate == "cpu" else candidate))
-        _healthy(made, case, dump, candidate)
+        _healthy(made, case, dump, candidate, required=("*",))
         if "call" in types:
             made.outcomes += planted_calls(case, dump, reading, arithmetics.named(candidate), candidate, seed)
             made.sample += sampled_calls(case, reading, candidate, made.outcomes, SAMPLE, seed)
@@ -106,13 +106,13 @@ def _fused(case: Case, root: Path) -> Part:
     with native.open_library("cpu").context(1) as context:
         dump = MemoryDump(case.describe(), {"candidate": "cpu (fused)"})
         run_fused(case, context, dump)
-        _healthy(made, case, dump, "cpu")
+        _healthy(made, case, dump, "cpu", required=())
         made.outcomes += fused_runs(case, context, root)
     return made
 
 
-def _healthy(made: Part, case: Case, dump: MemoryDump, candidate: str) -> None:
-    report = judged(case, dump, candidate)
+def _healthy(made: Part, case: Case, dump: MemoryDump, candidate: str, required: tuple[str, ...]) -> None:
+    report = judged(case, dump, candidate, required)
     if report.verdict != "parity":
         made.alarms.append(f"{case.name}, {candidate}: {report.verdict}")
 

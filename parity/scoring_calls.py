@@ -181,7 +181,7 @@ class Planter:
             first = divergences[0]
             outcome.found, outcome.stage = True, first.stage == stage.path
             differs = np.ones(y.data.shape, bool) if wrong.shape != y.data.shape else wrong != y.data
-            outcome.place = placed(first, differs, factors, y.axes)
+            outcome.place = placed(divergences, differs, factors, y.axes)
             outcome.named, outcome.said = named(first, plan.kind)
 
     def _judged(
@@ -216,13 +216,19 @@ def along(mask: NDArray[np.bool_], axes: tuple[str, ...], axis: str) -> set[int]
     return {int(i) for i in np.flatnonzero(mask.any(tuple(j for j in range(mask.ndim) if j != at)))}
 
 
-def placed(d: Divergence, differs: NDArray[np.bool_], factors: Array, axes: tuple[str, ...]) -> bool:
-    """Rows and heads exact: every one that the oracle can surely tell is named, and none that does not differ at all."""
-    for axis, said in ((axes[0], d.extent.rows), ("head", d.extent.heads)):
-        if axis not in axes or said is None:
+def placed(divergences: list[Divergence], differs: NDArray[np.bool_], factors: Array, axes: tuple[str, ...]) -> bool:
+    """Rows and heads exact: every one that the oracle can surely tell is named, and none that does not differ at all.
+
+    ``divergences``: those of the report; the first one's stage may have been taken apart into several.
+    """
+    first = divergences[0]
+    same = [d.extent for d in divergences if (d.step, d.stage) == (first.step, first.stage)]
+    for axis, parts in ((axes[0], [e.rows for e in same]), ("head", [e.heads for e in same])):
+        if axis not in axes or None in parts:
             continue
+        said = {i for part in parts for i in part or ()}
         sure, possible = along(factors >= CERTIFIED, axes, axis), along(differs, axes, axis)
-        if not sure <= set(said) <= possible:
+        if not sure <= said <= possible:
             return False
     return True
 

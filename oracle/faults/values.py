@@ -189,7 +189,7 @@ KINDS = (
     ),
     Kind(
         "values.heads",
-        ("rope", "rms_norm", "gate", "attention"),
+        ("rope", "rms_norm", "gate", "attention", "sink_attention"),
         "*.q_rope",
         {"by": "1"},
         _heads,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -32,18 +33,18 @@ class Suspect:
     world: World = NOWHERE
     part: bool = False
 
-    @property
+    @cached_property
     def rows(self) -> NDArray[np.intp]:
         return np.flatnonzero(self.where.reshape(len(self.where), -1).any(1))
 
-    @property
+    @cached_property
     def heads(self) -> NDArray[np.intp] | None:
         if "head" not in self.y.axes:
             return None
         at = self.y.axes.index("head")
         return np.flatnonzero(self.where.any(tuple(i for i in range(self.where.ndim) if i != at)))
 
-    @property
+    @cached_property
     def region(self) -> NDArray[np.bool_]:
         """The diverging rows, and of them the diverging heads: what an explanation must bring back within noise."""
         region = np.zeros(self.where.shape, bool)

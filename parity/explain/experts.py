@@ -129,9 +129,9 @@ def expert_linear(s: Suspect) -> Iterator[Hypothesis]:
         other = s.world.argument(path, 2)
         if path != s.stage.path and other is not None and other[0].shape == experts[0].shape:
             yield Hypothesis("experts.other", f"the experts' matrices of {name}", with_arg(s.stage, 2, other), parameters={"of": path})
-    for path, other in s.world.other_experts(s.stage, experts):
+    for path, others in s.world.other_experts(s.stage, experts):
         text = f"the experts' matrices of {path.rpartition('.')[0]}"
-        yield Hypothesis("experts.other", text, with_arg(s.stage, 2, other), parameters={"of": path})
+        yield Hypothesis("experts.other", text, with_arg(s.stage, 2, others), parameters={"of": path})
     turned = tuple(_turned(w) for w in experts) if experts[0].row_count == experts[0].width else None
     if turned is not None:
         yield Hypothesis("linear.transposed", "every expert's matrix transposed", with_arg(s.stage, 2, turned))

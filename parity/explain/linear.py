@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import permutations
 
 import numpy as np
@@ -41,16 +42,36 @@ def _scale(s: Suspect) -> Iterator[Hypothesis]:
 
 
 def _permuted(s: Suspect) -> Iterator[Hypothesis]:
-    """Output features in another order: the rows of the weight permuted, halves swapped, heads split another way."""
+    """Output features in another order: the rows of the weight permuted, halves swapped, heads split another way.
+
+    The rows of the weight alone may be permuted, the bias (where there is one) as declared, or both.
+    """
+    bias = s.stage.args[2:]
+    yield from _ordered(s, 0.0, "")
+    if bias and bias[0] is not None:
+        yield from _ordered(s, bias[0].array().ravel(), ", the bias as declared")
+
+
+def _ordered(s: Suspect, bias: Array | float, remark: str) -> Iterator[Hypothesis]:
+    """The permutation of what is added to ``bias``, if there is one."""
     shape, rows = s.c.shape, s.rows
-    flat_y, flat_c = s.y.data.reshape(len(s.c), -1)[rows], s.c.reshape(len(s.c), -1)[rows]
+    flat_y, flat_c = s.y.data.reshape(len(s.c), -1)[rows] - bias, s.c.reshape(len(s.c), -1)[rows] - bias
     order = matched_columns(flat_y, flat_c)
     if order is None:
         return
     pairs = ", ".join(f"{i} is {j}" for i, j in enumerate(order.tolist()) if i != j)
-    text = shortened(f"output features permuted{pattern(order, shape)}; first: {pairs}", 120)
-    change = mapped(lambda a: a.reshape(len(a), -1)[:, order].reshape(shape))
+    text = shortened(f"output features permuted{pattern(order, shape)}{remark}; first: {pairs}", 120)
+    moved = mapped(lambda a: a.reshape(len(a), -1)[:, order].reshape(shape))
+
+    def change(t: Tensor) -> Tensor:
+        return shifted(moved(shifted(t, -bias)), bias)
+
     yield Hypothesis("linear.permuted", text, s.stage, change, parameters={"order": order.tolist() if len(order) <= 512 else []})
+
+
+def shifted(t: Tensor, by: Array | float) -> Tensor:
+    """The same errors about other values: ``by`` added to every row."""
+    return replace(t, data=(t.data.reshape(len(t.data), -1) + by).reshape(t.data.shape))
 
 
 def pattern(order: NDArray[np.intp], shape: tuple[int, ...]) -> str:

@@ -98,10 +98,12 @@ class Editable:
             raise FaultError(f"key={name}: expected one of {', '.join(PARAMETERS)}")
         keys, suffix = PARAMETERS[name]
         if self.reader is not None:
-            fields = [f for key, f in self.reader.fields.items() if key.endswith(suffix)]
+            fields = [f for key, f in self.reader.fields.items() if key.endswith(f".{suffix}")]
             for f in fields:
+                # A field's parts are views of the file, mapped for writing.
                 part = f.parts[f.data[0]]
-                part[0] = change(float(part[0]))
+                made = change(float(part[0]))
+                part[0] = int(made) if np.issubdtype(part.dtype, np.integer) else made
             if not fields:
                 raise NotHereError(f"there is no {suffix} here")
             return
@@ -151,6 +153,8 @@ class ArtifactFault:
         if model.is_dir():
             shutil.copytree(model, copy)
         else:
+            # A new file: one that is mapped elsewhere keeps its bytes.
+            copy.unlink(missing_ok=True)
             shutil.copyfile(model, copy)
         made = Editable(copy)
         self.edit(made)

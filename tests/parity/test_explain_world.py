@@ -97,7 +97,7 @@ def test_a_tap_of_the_next_layer(altered, drafter, delta):
     """The target is run again for the layers around: the second tap is one off."""
     from parity.explain.fusion import target_taps
 
-    layers, declared, norm = target_taps(drafter, 0)
+    layers, _, declared, norm = target_taps(drafter, 0)
 
     def other(values, _):
         taps = values.reshape(len(values), 3, -1)

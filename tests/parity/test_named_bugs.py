@@ -15,11 +15,13 @@ from oracle.readings import Faulty, Noise, Rounded, Stage
 from oracle.recipes import Visible
 from oracle.tensor import Tensor
 from parity import render
+from parity.case import window
 from parity.comparing import compare_dump
 from parity.explain import explain
 from parity.explain.base import Suspect
+from parity.faults.artifacts import Editable
 from parity.judge import Judge
-from parity.making import drafter_case
+from parity.making import drafter_case, target_case
 from parity.recording import record
 
 F32 = arithmetics.named("f32")
@@ -157,3 +159,38 @@ def test_two_hundred_rows_cannot_certify_the_window(tmp_path):
     required = compare_dump(case, open_dump(tmp_path / "d"), F32, mode="local", required=("window-1", "window+1"))
     assert required.exit_status == 3
     assert "this case cannot certify window-1, window+1" in render.headline(required)
+
+
+@pytest.fixture(scope="module")
+def widest(tmp_path_factory):
+    """A layer of hidden width 6,656 fed rows of mean square 2, far above eps as in a real model; token 63's is a hundredth of that."""
+    sizes = {"hidden": 6656, "intermediate": 16, "layers": 1, "heads": 2, "kv_heads": 1, "head_dim": 8, "vocab": 64, "eps": 1e-6}
+    (model,) = make_artifact("llama", "tiny", "f32", tmp_path_factory.mktemp("widest"), seed=6, **sizes)
+    file = Editable(model)
+    rows = file.tensors["model.embed_tokens.weight"].rows.view(np.float32)
+    rows *= np.sqrt(2 / np.square(rows).mean(1, keepdims=True))
+    rows[63] /= 10
+    file.close()
+    return replace(target_case(model, prefill=16, seed=2), steps=(window(np.arange(16), 0),))
+
+
+def test_a_wrong_eps_at_hidden_6656_under_a_sequential_sum(widest, tmp_path):
+    """Small in every row, the same in all: no element and no row is beyond its own tolerance, and yet it is found, and named."""
+    report = several(tmp_path / "d", widest, "f32-sequential", "norm.eps:factor=10,stage=target.L0.xn")
+    assert [s.stage for s in report.stages if s.verdict != "agree"] == ["target.L0.xn"]
+    stage = next(s for s in report.stages if s.stage == "target.L0.xn")
+    assert stage.ratio <= 1 < stage.common and not stage.row_verdict
+    d = report.first_divergence
+    assert (d.stage, d.extent.rows, d.what) == ("target.L0.xn", list(range(16)), "small in every row, the same in all")
+    named = d.explanations[0]
+    assert named["kind"] == "norm.eps" and named["parameters"] == {"eps": 1e-5, "declared": 1e-6}
+
+
+def test_what_is_common_to_all_rows_is_not_charged_to_the_one_that_shows_it(tmp_path, widest):
+    """One row of small norm shows the wrong eps by itself: the others share it, and only with them is it explained."""
+    case = replace(widest, steps=(window(np.where(np.arange(16) == 5, 63, np.arange(16)), 0),))
+    d = several(tmp_path / "d", case, "f32-sequential", "norm.eps:factor=10,stage=target.L0.xn").first_divergence
+    assert d.extent.rows == list(range(16)) and d.what == "small in most rows, the same in all"
+    assert d.explanations[0]["kind"] == "norm.eps"
+    alone = several(tmp_path / "one", case, "f32-sequential", "norm.eps:factor=10,stage=target.L0.xn,row=5").first_divergence
+    assert alone.extent.rows == [5] and alone.explanations[0]["kind"] == "norm.eps"

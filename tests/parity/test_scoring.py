@@ -80,8 +80,9 @@ def test_places_are_seeded_and_many(root):
     assert "rows=" in texts and "heads=" in texts and "draft.L1." in texts
 
 
-STEPS = ("tap.layer:delta=1", "tap.order:how=reversed", "anchor.layout:how=shifted", "append.start:delta=1", "context.crop:delta=-1")
-OTHERS = ("artifact.swapped:a=k,b=v", "artifact.config:key=theta,factor=0.1", "dump.rows", "dump.missing")
+STEPS = ("tap.layer:delta=1", "tap.order:how=interleaved", "anchor.layout:how=shifted", "append.start:delta=1", "context.crop:delta=-1")
+STEPS += ("tap.row:by=-1", "tap.residual", "chunk.boundary:row=first")
+OTHERS = ("artifact.permuted:how=pairs", "artifact.config:key=theta,factor=0.1", "dump.rows", "dump.missing")
 
 
 def test_case_artifact_and_dump_faults_are_found_where_the_oracle_says(root, monkeypatch):
@@ -89,7 +90,7 @@ def test_case_artifact_and_dump_faults_are_found_where_the_oracle_says(root, mon
     case = score_case("qwen3", 0, root)
     outcomes = list(scoring_runs.planted_runs(case, Rounded(F32), "f32", root / "scratch", ("all",)))
     assert len(outcomes) == len(STEPS) + len(OTHERS)
-    assert not [o for o in outcomes if not (o.above and o.found and o.stage and o.place)]
+    assert not [o for o in outcomes if not (o.above and o.found and o.stage and o.place and o.named == 1)]
 
 
 def test_a_recurrent_state_that_is_not_taken_back_is_found(root, monkeypatch):
