@@ -72,6 +72,7 @@ int32_t dlab_linear(dlab_ctx* ctx, const dlab_tensor* x, const dlab_tensor* w, c
   if (width != w->shape[1])
     return fail(DLAB_E_SHAPE, "linear: x has rows of %lld values, w of %lld", (long long)width, (long long)w->shape[1]);
   if (y->shape[0] != rows || y->shape[1] != columns) return fail(DLAB_E_SHAPE, "linear: y does not fit x and w");
+  if (bias && bias->dtype != DLAB_F32) return fail(DLAB_E_UNSUPPORTED, "linear: bias must be f32");
   if (!fits(bias, columns)) return fail(DLAB_E_SHAPE, "linear: bias does not fit w");
   for (int64_t m = 0; m < rows; m++)
     for (int64_t n = 0; n < columns; n++) {
@@ -88,6 +89,7 @@ int32_t dlab_rms_norm(dlab_ctx* ctx, const dlab_tensor* x, const dlab_tensor* w,
   if (!is_matrix(x) || !is_matrix(y)) return fail(DLAB_E_UNSUPPORTED, "rms_norm: x and y must be dense f32 matrices");
   if (x->shape[0] != y->shape[0] || x->shape[1] != y->shape[1]) return fail(DLAB_E_SHAPE, "rms_norm: x and y differ in shape");
   if (n_groups != 1) return fail(DLAB_E_UNSUPPORTED, "rms_norm: n_groups is %d, this engine has no grouped norm", n_groups);
+  if (w && w->dtype != DLAB_F32) return fail(DLAB_E_UNSUPPORTED, "rms_norm: w must be f32");
   if (!fits(w, x->shape[1])) return fail(DLAB_E_SHAPE, "rms_norm: w does not fit x");
   for (int64_t r = 0; r < x->shape[0]; r++) {
     double sum = 0;

@@ -18,9 +18,9 @@ from oracle.kit import EXACT
 from oracle.ops import OPS
 from oracle.readings import Noise, Stage, values
 from oracle.tensor import Array, Tensor
+from parity.conformance.named_calls import CALLS
 from parity.judge import Judge, Verdict
 from parity.native_reading import BINDINGS, GIVEN, Native
-from tests.native.named_calls import CALLS
 
 ROUNDED = named("cpu,fma=0")
 seeds = st.integers(0, 2**32 - 1)
