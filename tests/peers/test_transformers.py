@@ -47,6 +47,17 @@ def test_a_llama_agrees_at_every_stage(case, tmp_path):
     assert report.verdict == "parity" and not report.unseen and not report.extra
 
 
+def test_a_muse_target_agrees_past_its_window(tmp_path):
+    """The layers without rope are given their normed queries and keys, which the case has as other stages: listed, not compared."""
+    from tests.peers import muse_target_peer
+
+    muse_target_peer.build(5, "eager", 1.5).float().save_pretrained(tmp_path / "m")
+    report = judged(target_case(tmp_path / "m", prefill=20, block=6, seed=0), tmp_path)
+    assert report.verdict == "parity" and report.counts() == {"agree": 224}
+    assert {u.rpartition(".")[2] for u in report.unseen} == {"q_norm"}
+    assert all("k_rope" in x or "q_rope" in x for x in report.extra)
+
+
 def scaled(path: str, factor: float) -> Any:
     def patch(model: Any) -> None:
         model.get_parameter(path).data *= factor
