@@ -16,7 +16,7 @@ ENGINE = (PACKAGE / "example" / "engine.c").read_text()
 
 def conformance(library: object) -> subprocess.CompletedProcess[str]:
     suite = ["-p", "parity.conformance.plugin", "--pyargs", "parity.conformance", "--dlab-library", str(library)]
-    options = ["-q", "-rfs", "-p", "no:cacheprovider", *suite]
+    options = ["-rfs", "-p", "no:cacheprovider", *suite]
     return subprocess.run([sys.executable, "-m", "pytest", *options], capture_output=True, text=True, check=False)
 
 
