@@ -38,6 +38,10 @@ def _moved(s: Suspect) -> Iterator[Hypothesis]:
         yield Hypothesis("values.rows", _moves("row", pairs), s.stage, mapped(lambda a: a[order]), parameters={"rows": _keyed(pairs)})
     if s.heads is not None:
         yield from _heads_moved(s)
+    if s.c.ndim > 1 and min(s.c.shape[-2:]) > 1:
+        axes = f"{s.y.axes[-2]} and {s.y.axes[-1]}"
+        turned = mapped(lambda a: np.swapaxes(a, -1, -2).reshape(a.shape))
+        yield Hypothesis("dump.layout", f"the axes {axes} in the other order", s.stage, turned)
 
 
 def _moves(name: str, pairs: dict[int, int]) -> str:

@@ -173,7 +173,7 @@ def test_a_missing_norm_weight(rng):
     assert texts(stage, f32_of(stage_of("rms_norm", x, None, eps=1e-6)))[0] == "norm.weight: the weight left out"
 
 
-@pytest.mark.parametrize(("arithmetic", "how"), [("bf16", "rounded"), ("bf16,truncate=1", "cut")])
+@pytest.mark.parametrize(("arithmetic", "how"), [("bf16", "rounded"), pytest.param("bf16,truncate=1", "cut", marks=pytest.mark.slow)])
 def test_coarser_storage_than_declared(judged, drafter, arithmetic, how):
     found = [e["text"] for d in judged(drafter, arithmetic, under="f32").divergences for e in d.explanations[:1]]
     assert found[0].startswith(f"stored in bf16 ({how})")
