@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 NATIVE := $(shell find native -name '*.cpp' -o -name '*.hpp' -o -name '*.h' -o -name '*.c' -o -name 'CMakeLists.txt')
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: native-cuda native-cuda-emu parity-cuda parity test test-all test-peers test-llama bench calibration score native lint clean
+.PHONY: native-cuda native-cuda-emu parity-cuda parity-cuda-emu parity test test-all test-peers test-llama bench calibration score native lint clean
 
 parity: $(VENV)/.real native
 	$(BIN)/python -m parity.suite --out build/parity
@@ -22,6 +22,10 @@ test-peers: $(VENV)/.peers $(VENV)/.real native
 # Compiles llama.cpp first: several minutes on two idle cores (docs/engines.md).
 test-llama: $(VENV)/.llama $(VENV)/.real native
 	$(BIN)/python -m pytest -m peers tests/peers/test_llama_cpp.py
+
+# The emulated case of make parity, which leaves it out as long as its library is not built.
+parity-cuda-emu: $(VENV)/.real native-cuda-emu
+	$(BIN)/python -m parity.suite --out build/parity-cuda-emu --only cuda-emu
 
 # On a machine with an NVIDIA GPU: every family op by op and fused, the tiny cases under compute-sanitizer where it is, the benchmarks.
 parity-cuda: $(VENV)/.real native-cuda

@@ -9,6 +9,8 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from native import sources
@@ -23,21 +25,32 @@ def ensure(name: str) -> Path:
     what is missing or what the compiler said."""
     if name not in TARGETS:
         return sources.library_path(name)
-    folder = sources.library_folder()
-    path = folder / sources.file_name(name)
-    stamp = path.with_suffix(".sources")
-    want = sources.source_hash(name)
-    if path.is_file() and stamp.is_file() and stamp.read_text() == want:
-        return path
+    if is_built(name):
+        return _installed(name)
     print(f"building the library {name} (once, about a minute)", file=sys.stderr)
+    want = sources.source_hash(name)
     built = build(name, f"dlab_{name.replace('-', '_')}", [])
-    folder.mkdir(parents=True, exist_ok=True)
+    path = _installed(name)
+    path.parent.mkdir(parents=True, exist_ok=True)
     # Whole or not at all: another process may load it.
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     shutil.copy2(built, temporary)
     temporary.replace(path)
-    stamp.write_text(want)
+    path.with_suffix(".sources").write_text(want)
     return path
+
+
+def is_built(name: str) -> bool:
+    """Whether the library ``name`` lies where it is installed, built from the present sources; True of one that is not built here."""
+    if name not in TARGETS:
+        return True
+    path = _installed(name)
+    stamp = path.with_suffix(".sources")
+    return path.is_file() and stamp.is_file() and stamp.read_text() == sources.source_hash(name)
+
+
+def _installed(name: str) -> Path:
+    return sources.library_folder() / sources.file_name(name)
 
 
 def build(name: str, target: str, more: list[str]) -> Path:
@@ -47,12 +60,24 @@ def build(name: str, target: str, more: list[str]) -> Path:
     generator = ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={_tool('ninja')}"]
     options = [f"-D{TARGETS[name]}=ON", "-DCMAKE_BUILD_TYPE=Release", f"-DPython3_EXECUTABLE={sys.executable}"]
     configure = [cmake, "-S", str(sources.PACKAGE), "-B", str(folder), *generator, *options, *more]
-    for command in (configure, [cmake, "--build", str(folder), "--target", target]):
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
-        if done.returncode:
-            tail = "\n".join((done.stdout + done.stderr).strip().splitlines()[-15:])
-            raise NativeError("LOAD", f"{target} cannot be built ({' '.join(command[:2])}):\n{tail}")
+    with _alone(folder):
+        for command in (configure, [cmake, "--build", str(folder), "--target", target]):
+            done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+            if done.returncode:
+                tail = "\n".join((done.stdout + done.stderr).strip().splitlines()[-15:])
+                raise NativeError("LOAD", f"{target} cannot be built ({' '.join(command[:2])}):\n{tail}")
     return next(folder.rglob(f"lib{target}.*"))
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """One process at a time builds in a folder; the others wait for it."""
+    import fcntl
+
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _tool(name: str) -> str:

@@ -13,7 +13,8 @@ from native.errors import NativeError
 
 PACKAGE = Path(__file__).parent
 HEADER = PACKAGE / "include" / "dlab.h"
-SUFFIXES = (".cpp", ".hpp", ".cu", ".cuh", ".metal", ".mm", ".py")
+SUFFIXES = (".cpp", ".hpp", ".cu", ".cuh", ".metal", ".mm", ".py", ".cmake")
+BUILD_RULES = "CMakeLists.txt"
 
 FOLDERS: dict[str, tuple[str, ...]] = {
     "cpu": ("cpu",),
@@ -32,7 +33,7 @@ def source_hash(name: str) -> str:
     """
     files = [PACKAGE / "CMakeLists.txt", HEADER]
     for folder in FOLDERS[name]:
-        files += [f for f in (PACKAGE / folder).glob("*") if f.suffix in SUFFIXES]
+        files += [f for f in (PACKAGE / folder).glob("*") if f.suffix in SUFFIXES or f.name == BUILD_RULES]
     by_path = {f.relative_to(PACKAGE).as_posix(): f for f in files}
     lines = [f"{path}:{hashlib.sha256(by_path[path].read_bytes()).hexdigest()}\n" for path in sorted(by_path)]
     return hashlib.sha256("".join(lines).encode()).hexdigest()

@@ -27,7 +27,8 @@ class Arithmetic:
     ``store``: stage pattern -> dtype of the stage as recorded. ``use``: pattern of the *consuming* stage -> policy its first
     input is rounded to before use (of a ``cells`` stage: every input, the dtype of the key/value cache); ``ggml`` follows the weight's
     format. ``order``: summation order of dot products; ``declared``: the candidate stands by it
-    (else it is an upper bound). ``fma``: products are not rounded. ``norm_sum``: order of a norm's sum of squares.
+    (else it is an upper bound). ``attention_order``: that of attention's sums over dimensions and over cells, where it is another one.
+    ``fma``: products are not rounded. ``norm_sum``: order of a norm's sum of squares.
     ``angles``: how rope angles are formed. ``truncate``: stores cut instead of rounding to nearest. ``probabilities``: dtype that the
     normalised attention probabilities are rounded to before they meet the values.
     """
@@ -36,6 +37,7 @@ class Arithmetic:
     store: Table = ()
     use: Table = ()
     order: str = "sequential"
+    attention_order: str = ""
     declared: bool = False
     fma: bool = False
     norm_sum: str = "sequential"
@@ -44,7 +46,7 @@ class Arithmetic:
     probabilities: str = "f32"
 
     def __post_init__(self) -> None:
-        for order in (self.order, self.norm_sum):
+        for order in (self.order, self.norm_sum, self.attention_order or self.order):
             summation.parse(order)
         if self.angles not in ANGLES:
             raise DeclarationError(f"arithmetic angles={self.angles!r}: expected one of {', '.join(ANGLES)}")
@@ -73,10 +75,16 @@ class Arithmetic:
         """Policy that stage ``path`` applies to its first input."""
         return _first(self.use, path, "f32")
 
-    def energy(self, terms: int) -> tuple[float, float]:
-        """(a, b) of a dot product of ``terms`` products, the rounding of the products included where there is no FMA."""
-        a, b = summation.energy(self.order, terms)
-        return a, b if self.fma or summation.parse(self.order)[0] == "f64" else b + 1
+    def order_in(self, kind: str) -> str:
+        """Summation order inside operations of the kind (`oracle.ops.base.Operation.kind`)."""
+        return self.attention_order or self.order if kind == "attention" else self.order
+
+    def energy(self, terms: int, kind: str = "linear") -> tuple[float, float]:
+        """(a, b) of a dot product of ``terms`` products in operations of the kind, the rounding of the products included where there is no
+        FMA."""
+        order = self.order_in(kind)
+        a, b = summation.energy(order, terms)
+        return a, b if self.fma or summation.parse(order)[0] == "f64" else b + 1
 
 
 def _first(table: Table, path: str, default: str) -> str:
@@ -101,8 +109,7 @@ PRESETS = {
     "f32-sequential": Arithmetic("f32-sequential", declared=True),
     "f32-pairwise": Arithmetic("f32-pairwise", order="pairwise", norm_sum="pairwise", declared=True),
     "f32-blocked": Arithmetic("f32-blocked", order="blocked:64", norm_sum="blocked:64", declared=True),
-    # The CUDA library: products in 32 lanes, scores and values in sequence; sequential bounds them all and is not declared.
-    "cuda-f32": Arithmetic("cuda-f32", norm_sum="f64", fma=True),
+    "cuda-f32": Arithmetic("cuda-f32", order="lanes:32x4", attention_order="blocked:32", norm_sum="f64", fma=True, declared=True),
     "cpu": Arithmetic("cpu", order="blocked:256", norm_sum="f64", fma=True, declared=True),
     "bf16": Arithmetic("bf16", store=(("*", "bf16"),)),
     "f16": Arithmetic("f16", store=(("*", "f16"),)),

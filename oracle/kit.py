@@ -50,7 +50,8 @@ class Kit:
         if kind == "pairwise":
             return summation.total(x[..., None, :] * w, "pairwise")
         if kind == "lanes":
-            return summation.total(np.stack([self._chain(x[..., i::n], w[:, i::n]) for i in range(min(n, k))], -1), "pairwise")
+            lanes = [self._chain(x[..., i], w[:, i]) for i in summation.lane_indices(self.order, k)]
+            return summation.total(np.stack(lanes, -1), "pairwise")
         step = n if kind == "blocked" else k
         chunks = [self._chain(x[..., i : i + step], w[:, i : i + step]) for i in range(0, k, step)]
         return summation.total(np.stack(chunks, -1), "sequential")

@@ -201,13 +201,15 @@ class Rounded:
     def __init__(self, arithmetic: Arithmetic) -> None:
         self.arithmetic = arithmetic
         self.kit = Kit(np.float32, arithmetic.order, arithmetic.norm_sum)
+        self.attention = Kit(np.float32, arithmetic.order_in("attention"), arithmetic.norm_sum)
 
     def lift(self, data: Any, axes: Axes) -> Tensor:
         return Tensor(np.asarray(data, np.float32), axes)
 
     def apply(self, stage: Stage) -> Tensor:
         stage = consumed(self.arithmetic, stage)
-        y = stage.op.formula(self.kit, *values(stage.args), **stage.params)
+        kit = self.attention if stage.op.kind == "attention" else self.kit
+        y = stage.op.formula(kit, *values(stage.args), **stage.params)
         return Tensor(self.store(stage, y), stage.op.axes(*stage.args, **stage.params))
 
     def store(self, stage: Stage, y: NDArray[Any]) -> NDArray[Any]:

@@ -1,7 +1,8 @@
 """Summation orders: how a sum is formed, and the error energy of its tree (`specs/noise-rules.md` section 3).
 
 Names: ``sequential``, ``pairwise``, ``blocked:n`` (chunks of n from zero, then added in sequence), ``lanes:L`` (L
-interleaved chains, then a tree), ``blas`` (the library's own, unknown order), ``f64`` (accumulated in double).
+interleaved chains, then a tree of neighbours), ``lanes:LxW`` (the same, a lane taking W neighbours at a time), ``blas`` (the
+library's own, unknown order), ``f64`` (accumulated in double).
 """
 
 from __future__ import annotations
@@ -22,9 +23,25 @@ def parse(order: str) -> tuple[str, int]:
     kind, _, text = order.partition(":")
     if order in ("sequential", "pairwise", "blas", "f64"):
         return order, 0
-    if kind in ("blocked", "lanes") and text.isascii() and text.isdigit() and int(text) > 0:
-        return kind, int(text)
-    raise ValueError(f"summation order {order!r}: expected sequential, pairwise, blocked:n, lanes:n, blas or f64")
+    count, x, width = text.partition("x")
+    if ((kind == "blocked" and not x) or kind == "lanes") and _positive(count) and (not x or _positive(width)):
+        return kind, int(count)
+    raise ValueError(f"summation order {order!r}: expected sequential, pairwise, blocked:n, lanes:n, lanes:nxw, blas or f64")
+
+
+def _positive(text: str) -> bool:
+    return text.isascii() and text.isdigit() and int(text) > 0
+
+
+def neighbours(order: str) -> int:
+    """W of ``lanes:LxW``, 1 of ``lanes:L``: how many addends in a row one lane takes."""
+    return int(order.partition("x")[2] or 1)
+
+
+def lane_indices(order: str, terms: int) -> list[NDArray[np.intp]]:
+    """Which addends each lane of an order of lanes takes, in their order; lanes without any are left out."""
+    lane = np.arange(terms) // neighbours(order) % parse(order)[1]
+    return [np.flatnonzero(lane == i) for i in range(lane.max(initial=-1) + 1)]
 
 
 def _sequential(k: float) -> Energy:
@@ -49,7 +66,7 @@ def energy(order: str, terms: int) -> Energy:
         (a_n, b_n), (a_c, b_c) = _sequential(n), _sequential(chunks)
         return a_n / chunks + a_c, a_n * (1 - 1 / chunks) + b_n + b_c
     if kind == "lanes":
-        n = min(n, k)
+        n = _used(order, k)
         (a_k, b_k), (a_p, b_p) = _sequential(math.ceil(k / n)), _pairwise(n)
         return a_k / n + a_p, a_k * (1 - 1 / n) + b_k + b_p
     return _sequential(k)
@@ -67,9 +84,13 @@ def depth(order: str, terms: int) -> int:
         n = min(n, k)
         return n + math.ceil(k / n)
     if kind == "lanes":
-        n = min(n, k)
-        return math.ceil(k / n) + math.ceil(math.log2(n)) + 1
+        return len(lane_indices(order, k)[0]) + math.ceil(math.log2(_used(order, k))) + 1
     return k
+
+
+def _used(order: str, terms: int) -> int:
+    """Lanes that take any of ``terms`` addends."""
+    return min(parse(order)[1], math.ceil(terms / neighbours(order)))
 
 
 def partial_sums(products: Array, order: str) -> Array:
@@ -87,9 +108,18 @@ def partial_sums(products: Array, order: str) -> Array:
         inner = np.cumsum(padded, -1)
         outer = np.cumsum(inner[..., -1], -1)
         return np.concatenate([inner.reshape(*products.shape[:-1], -1)[..., :k], outer], -1)
-    lanes = np.moveaxis(_pad(products, min(n, k)), -1, -2)
+    lanes = _lanes(products, order)
     chains = np.cumsum(lanes, -1)
     return np.concatenate([chains.reshape(*products.shape[:-1], -1), _tree(chains[..., -1])], -1)
+
+
+def _lanes(products: Array, order: str) -> Array:
+    """[..., k] -> [..., lanes, longest chain], zeros at the end of the shorter ones."""
+    indices = lane_indices(order, products.shape[-1])
+    out = np.zeros((*products.shape[:-1], len(indices), len(indices[0])))
+    for i, index in enumerate(indices):
+        out[..., i, : len(index)] = products[..., index]
+    return out
 
 
 def _pad(products: Array, n: int) -> Array:
@@ -132,5 +162,5 @@ def total(x: NDArray[Any], order: str) -> NDArray[Any]:
     if kind == "blocked":
         parts = [np.add.accumulate(x[..., i : i + n], -1)[..., -1] for i in range(0, k, n)]
         return np.asarray(np.add.accumulate(np.stack(parts, -1), -1)[..., -1])
-    lanes = [np.add.accumulate(x[..., i::n], -1)[..., -1] for i in range(min(n, k))]
+    lanes = [np.add.accumulate(x[..., index], -1)[..., -1] for index in lane_indices(order, k)]
     return total(np.stack(lanes, -1), "pairwise")

@@ -6,7 +6,7 @@ from typing import Any
 
 from oracle.arithmetic import PRESETS
 from parity.adapters import ADAPTERS, Adapter
-from parity.candidates import LIBRARIES
+from parity.candidates import LIBRARIES, NUMPY
 
 
 def survey() -> list[dict[str, Any]]:
@@ -14,7 +14,7 @@ def survey() -> list[dict[str, Any]]:
     numpy = [
         {"name": name, "ready": True, "about": f"NumPy, {a.order} sums, {'stores ' + a.store[0][1] if a.store else 'stores f32'}"}
         for name, a in PRESETS.items()
-        if name != "cpu"
+        if name in NUMPY
     ]
     oracle = {"name": "f64", "ready": True, "about": "NumPy float64: the oracle itself"}
     return [oracle, *numpy, *(_library(name) for name in LIBRARIES), *(_adapter(a) for a in ADAPTERS.values())]

@@ -18,8 +18,9 @@ from parity.errors import UsageError
 if TYPE_CHECKING:
     from dumps import DumpWriter
 
-LIBRARIES = ("cpu", "cuda", "cuda-emu")
-NUMPY = tuple(name for name in arithmetics.PRESETS if name not in LIBRARIES)
+LIBRARIES = {"cpu": "cpu", "cuda": "cuda-f32", "cuda-emu": "cuda-f32"}
+"""The project's own libraries, and the arithmetic each declares."""
+NUMPY = tuple(name for name in arithmetics.PRESETS if name not in LIBRARIES.values())
 ENTRIES = ("auto", "op", "fused")
 
 
@@ -79,7 +80,7 @@ def declared(candidate: Candidate, text: str | None) -> Arithmetic:
         return arithmetics.named(candidate.spec)
     if candidate.kind == "adapter":
         return arithmetics.named(ADAPTERS[candidate.spec].arithmetic)
-    return arithmetics.named({"cpu": "cpu", "cuda": "cuda-f32", "cuda-emu": "cuda-f32"}.get(candidate.spec, "f32"))
+    return arithmetics.named(LIBRARIES.get(candidate.spec, "f32"))
 
 
 def execute(

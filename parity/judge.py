@@ -112,7 +112,8 @@ class Judge:
             return
         where = np.unravel_index(worst, z.shape)
         assert stage.op.rejudge is not None
-        orders = (A.order,) if A.declared else tuple(dict.fromkeys((A.order, "sequential", "pairwise", "blocked:64", "lanes:8")))
+        own = A.order_in(stage.op.kind)
+        orders = (own,) if A.declared else tuple(dict.fromkeys((own, "sequential", "pairwise", "blocked:64", "lanes:8")))
         exact = np.max([stage.op.rejudge(A, o, y.data, where, *stage.args, **stage.params) for o in orders], 0)
         again = _divide(error[where], limits.gaussian(self.count) * np.sqrt(inherited[where] + exact))
         verdict.ratio[where] = again if A.declared else np.minimum(verdict.ratio[where], again)

@@ -23,6 +23,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from native.building import is_built
 from parity import render
 from parity.candidates import declared, parse
 from parity.case import Case
@@ -148,6 +149,9 @@ def main(argv: list[str] | None = None) -> int:
     chosen = [e for e in ENTRIES if not options.only or e.key in options.only.split(",")]
     console = Console()
     results: dict[str, tuple[Report | None, str, float]] = {}
+    # What takes minutes to compile is not compiled for the sake of one line, unless that line is asked for.
+    absent = [] if options.only else [e for e in chosen if not is_built(e.candidate)]
+    chosen = [e for e in chosen if e not in absent]
     # Two at a time, the longest first; each in a process of its own, since small cases are bound by Python.
     with _bar(console) as bar, ProcessPoolExecutor(min(len(chosen), os.cpu_count() or 1)) as pool:
         task = bar.add_task("comparing", total=len(chosen))
@@ -156,7 +160,7 @@ def main(argv: list[str] | None = None) -> int:
             results[waiting[done].key] = done.result()
             bar.update(task, advance=1, description=f"comparing ({', '.join(e.key for f, e in waiting.items() if not f.done())})")
     finished = [(e, *results[e.key]) for e in chosen]
-    console.print(_summary(finished))
+    console.print(_summary(finished, absent))
     _details(console, finished)
     console.print(f"reports: {options.out}", highlight=False)
     return 0 if all(r is not None and as_expected(e, r) for e, r, _, _ in finished) else 1
@@ -183,7 +187,7 @@ def _one(entry: Entry, out: Path) -> tuple[Report | None, str, float]:
     return report, "", time.perf_counter() - began
 
 
-def _summary(results: list[tuple[Entry, Report | None, str, float]]) -> Table:
+def _summary(results: list[tuple[Entry, Report | None, str, float]], absent: list[Entry]) -> Table:
     table = Table(
         caption="local: worst error / tolerance; rolled: worst row error / spread of healthy runs",
         caption_justify="left",
@@ -205,6 +209,8 @@ def _summary(results: list[tuple[Entry, Report | None, str, float]]) -> Table:
         if ties := sum(m.verdict == "tie" for m in report.margins):
             word += f", {ties} ties"
         table.add_row(entry.key, entry.title, f"[{'green' if good else 'red'}]{word}[/]", f"{local:.3g}", f"{rolled:.3g}", f"{seconds:.1f}")
+    for entry in absent:
+        table.add_row(entry.key, entry.title, f"not built: make parity-{entry.candidate}", "", "", "")
     return table
 
 

@@ -2,8 +2,8 @@
 //
 // A block serves one query row and up to kHeads query heads of one key/value head, a warp per query head. Cells go by in tiles of 32: lane
 // c scores cell c against keys that the block shares in slices of kSlice, then each lane adds the tile's values for its own dimensions.
-// The softmax is taken online: a running maximum, and sums that are rescaled when it grows. A tile's sums are formed apart and then
-// added, so the longest chains are 32 and the number of tiles.
+// The softmax is taken online: a running maximum, and sums that are rescaled when it grows. Scores are summed over 32 dimensions at a
+// time and values over a tile, each apart and then added: the order blocked:32, of dimensions and of cells.
 #include <cmath>
 
 #include "device.cuh"
@@ -14,7 +14,7 @@
 namespace dlab::cuda {
 namespace {
 
-constexpr int kHeads = 4, kThreads = 32 * kHeads, kTile = 32, kSlice = 64;
+constexpr int kHeads = 4, kThreads = 32 * kHeads, kTile = 32, kSlice = 64, kChain = 32;
 
 template <class Cell>
 __device__ float value_of(Cell x);
@@ -55,7 +55,11 @@ __global__ void __launch_bounds__(kThreads) attention_kernel(AttentionSizes n, c
         keys[i / kSlice][i % kSlice] = c < n.cells && d < n.dim ? value_of(k[(c * n.kv_heads + kv_head) * n.dim + d]) : 0.0f;
       }
       __syncthreads();
-      for (int d = 0; d < width; ++d) score = fmaf(query[d0 + d], keys[lane][d], score);
+      for (int first = 0; first < width; first += kChain) {
+        float part = 0.0f;
+        for (int d = first; d < min(width, first + kChain); ++d) part = fmaf(query[d0 + d], keys[lane][d], part);
+        score += part;
+      }
     }
     score = sees ? score * scale : -INFINITY;
     const float highest = Larger{}(top, over_warp(score, Larger{}));

@@ -115,7 +115,7 @@ int32_t dlab_get_info(dlab_info* out) {
                           DLAB_CAP_OPS | DLAB_CAP_FUSED | DLAB_CAP_DUMPS | DLAB_WHERE,
                           DLAB_NAME,
                           "1.1",
-                          "activations=f32,accumulate=f32,order=lanes:32,fma=1,norm_sum=f64,softmax=online,rope_angle=f64,rope_table=f32,cells=f32",
+                          "activations=f32,accumulate=f32,order=lanes:32x4,attention_order=blocked:32,fma=1,norm_sum=f64,softmax=online,rope_angle=f64,rope_table=f32,cells=f32",
                           DLAB_SOURCE_HASH};
   memcpy(out, &info, std::min<size_t>(out->struct_size, sizeof info));
   return DLAB_OK;

@@ -5,7 +5,7 @@
 // coalesced; an activation is read from shared memory once for kRows products.
 //
 // Every output is the same sum for every M: lane l's products in order of the inputs, one chain of FMAs, then the 32 lanes added at
-// distances 16, 8, 4, 2, 1. A row's bits therefore do not depend on the rows beside it.
+// distances 1, 2, 4, 8, 16: the order lanes:32x4. A row's bits therefore do not depend on the rows beside it.
 #include "device.cuh"
 #include "formats.cuh"
 #include "kernels.cuh"
@@ -17,9 +17,9 @@ constexpr int kWarps = 4, kRows = 4, kThreads = 32 * kWarps, kChunk = 256;
 
 // Adds the lanes' values of each of Count sums. While there are several, a lane keeps one half of them and gives the other to its
 // partner; afterwards lane l holds sums first .. first+left-1, and only lanes with `owner` are to write them.
-template <int Count, int Distance = 16>
+template <int Count, int Distance = 1>
 __device__ __forceinline__ void add_lanes(float* v, int lane, int& first, int& left, bool& owner) {
-  if constexpr (Distance == 0) {
+  if constexpr (Distance == 32) {
     left = Count;
   } else if constexpr (Count > 1) {
     constexpr int half = Count / 2;
@@ -29,11 +29,11 @@ __device__ __forceinline__ void add_lanes(float* v, int lane, int& first, int& l
       v[i] = kept + __shfl_xor_sync(0xffffffffu, given, Distance);
     }
     first += upper ? half : 0;
-    add_lanes<half, Distance / 2>(v, lane, first, left, owner);
+    add_lanes<half, Distance * 2>(v, lane, first, left, owner);
   } else {
     v[0] += __shfl_xor_sync(0xffffffffu, v[0], Distance);
     owner = owner && !(lane & Distance);
-    add_lanes<1, Distance / 2>(v, lane, first, left, owner);
+    add_lanes<1, Distance * 2>(v, lane, first, left, owner);
   }
 }
 

@@ -114,8 +114,8 @@ def noise_of(
 ) -> Variance:
     """The rule, given every head's softmax."""
     n = visible.matrix().sum(1)[:, None].astype(float)
-    a_d, b_d = A.energy(q.data.shape[2])
-    a_c, b_c = A.energy(k.data.shape[0])
+    a_d, b_d = A.energy(q.data.shape[2], "attention")
+    a_c, b_c = A.energy(k.data.shape[0], "attention")
     power_of_two = np.frexp(scale)[0] == 0.5
     noisy_q, noisy_k, noisy_v = (not is_zero(t.total) for t in (q, k, v))
     groups = _equal_cells(k, v) if noisy_k or noisy_v else None

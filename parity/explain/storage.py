@@ -152,7 +152,7 @@ def _summed(products: Array, order: str, rounded: Callable[[Array], Array]) -> A
         return total
 
     if kind == "lanes":
-        return _summed(np.stack([chain(products[..., i::n]) for i in range(min(n, k))], -1), "pairwise", rounded)
+        return _summed(np.stack([chain(products[..., i]) for i in summation.lane_indices(order, k)], -1), "pairwise", rounded)
     if kind == "blocked":
         return chain(np.stack([chain(products[..., i : i + n]) for i in range(0, k, n)], -1))
     return chain(products)

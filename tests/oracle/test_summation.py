@@ -15,7 +15,7 @@ from oracle.ops.base import gamma
 from oracle.weights import Weight
 
 drawn = settings(max_examples=60, deadline=None)
-ORDERS = ["sequential", "pairwise", "blocked:1", "blocked:5", "blocked:64", "lanes:1", "lanes:3", "lanes:8"]
+ORDERS = ["sequential", "pairwise", "blocked:1", "blocked:5", "blocked:64", "lanes:1", "lanes:3", "lanes:8", "lanes:2x3", "lanes:32x4"]
 
 
 def chain(values: list[np.floating]) -> np.floating:
@@ -32,6 +32,13 @@ def balanced(values: list[np.floating]) -> np.floating:
     return values[0]
 
 
+def lanes_of(values: list, n: str) -> list[list]:
+    """The addends of each lane of ``lanes:n``, those without any left out."""
+    count, _, width = n.partition("x")
+    lanes = [[v for i, v in enumerate(values) if i // int(width or 1) % int(count) == lane] for lane in range(int(count))]
+    return [lane for lane in lanes if lane]
+
+
 def naive(values: list[np.floating], order: str) -> np.floating:
     """The sum, one rounded addition at a time."""
     kind, _, n = order.partition(":")
@@ -39,10 +46,10 @@ def naive(values: list[np.floating], order: str) -> np.floating:
         return chain(values)
     if kind == "pairwise":
         return balanced(values)
-    size = int(n)
     if kind == "blocked":
+        size = int(n)
         return chain([chain(values[i : i + size]) for i in range(0, len(values), size)])
-    return balanced([chain(values[i::size]) for i in range(min(size, len(values)))])
+    return balanced([chain(lane) for lane in lanes_of(values, n)])
 
 
 def addends(k: int, seed: int, dtype: type) -> np.ndarray:
@@ -78,13 +85,13 @@ def leaves_of(order: str, k: int) -> list[int]:
         return list(range(1, k + 1))
     if kind == "pairwise":
         return [m for level in range(1, int(math.log2(k)) + 1) for m in [2**level] * (k // 2**level)]
-    size = int(n)
+    size = len(lanes_of(list(range(k)), n)) if kind == "lanes" else int(n)
     if kind == "blocked":
         return [*range(1, size + 1)] * (k // size) + [size * c for c in range(1, k // size + 1)]
     return [*range(1, k // size + 1)] * size + [m * (k // size) for m in leaves_of("pairwise", size)]
 
 
-@pytest.mark.parametrize("order", ["sequential", "pairwise", "blocked:16", "blocked:64", "lanes:4", "lanes:8"])
+@pytest.mark.parametrize("order", ["sequential", "pairwise", "blocked:16", "blocked:64", "lanes:4", "lanes:8", "lanes:32x4"])
 @pytest.mark.parametrize("k", [64, 256])
 def test_energy_is_summed_over_the_additions_of_the_tree(order, k):
     shares = np.array(leaves_of(order, k)) / k
@@ -121,7 +128,7 @@ def test_partial_sums_are_the_results_of_every_addition(order):
     if kind == "blocked":
         chains = [leaves[i : i + int(n)] for i in range(0, k, int(n))]
     elif kind == "lanes":
-        chains = [leaves[i :: int(n)] for i in range(int(n))]
+        chains = lanes_of(leaves, n)
     else:
         chains = [leaves] if kind == "sequential" else []
     expected = {sum(2**i for i in c[: m + 1]) for c in chains for m in range(len(c))}
@@ -152,7 +159,7 @@ def test_an_unknown_order_counts_as_sequential():
     assert summation.depth("blas", 300) == summation.depth("sequential", 300)
 
 
-@pytest.mark.parametrize("order", ["sequential", "pairwise", "blocked:5", "blocked:64", "lanes:3", "lanes:8"])
+@pytest.mark.parametrize("order", ["sequential", "pairwise", "blocked:5", "blocked:64", "lanes:3", "lanes:8", "lanes:4x2"])
 @drawn
 @given(k=st.integers(1, 40), seed=st.integers(0, 2**32 - 1))
 def test_a_dot_product_rounds_every_product_and_every_addition(order, k, seed):
@@ -178,10 +185,11 @@ def test_a_norm_may_sum_in_another_order_than_the_products():
     assert naive(list(x), "sequential") != naive(list(x), "pairwise")
 
 
-NO_ORDERS = ["", "seq", "f32", "blocked", "blocked:", "blocked:0", "blocked:²", "lanes:1.5", "sequential:4", "pairwise:"]
+NO_ORDERS = ["", "seq", "f32", "blocked", "blocked:", "blocked:0", "blocked:²", "blocked:4x4", "sequential:4", "pairwise:"]
+NO_ORDERS += ["lanes:1.5", "lanes:x4", "lanes:4x", "lanes:4x0"]
 
 
 @pytest.mark.parametrize("order", NO_ORDERS)
 def test_a_name_that_is_no_order_is_refused_and_the_known_ones_named(order):
-    with pytest.raises(ValueError, match=r"expected sequential, pairwise, blocked:n, lanes:n, blas or f64"):
+    with pytest.raises(ValueError, match=r"expected sequential, pairwise, blocked:n, lanes:n, lanes:nxw, blas or f64"):
         summation.parse(order)
