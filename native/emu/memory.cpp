@@ -11,7 +11,7 @@ namespace emu {
 namespace {
 
 void* reserve(size_t bytes) {
-  void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (p == MAP_FAILED) {
     fprintf(stderr, "emu: cannot reserve %zu bytes of address space\n", bytes);
     abort();
@@ -82,10 +82,10 @@ bool Arena::release(void* p) {
   live_bytes_ -= a.bytes;
   const size_t bytes = (a.bytes + kPage - 1) / kPage * kPage, at = offset(p);
   if (!bytes) return true;
-  madvise(p, bytes, MADV_DONTNEED);
+  madvise(p, bytes, MADV_REMOVE);
   if (!cells_) return true;
   static_assert(kPage / 4 * sizeof(Cell) % kPage == 0, "the cells of a page are whole pages");
-  madvise(cells_ + at / 4, bytes / 4 * sizeof(Cell), MADV_DONTNEED);
+  madvise(cells_ + at / 4, bytes / 4 * sizeof(Cell), MADV_REMOVE);
   return true;
 }
 

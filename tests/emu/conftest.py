@@ -16,7 +16,6 @@ from native import building
 from native.emulation import Emulation
 
 SOURCE = Path(__file__).with_name("planted.cu")
-ENGINE = SOURCE.with_name("engine.cu")
 CDEF = """
 int run_kernel(int which, int wrong);
 int stage_positions(int how, int layers, int rows, int q_heads, int k_heads, int first, int* q, int* k);
@@ -27,7 +26,7 @@ int two_streams(int wrong, float* out);
 
 @pytest.fixture(scope="session")
 def planted_path() -> Path:
-    return building.build("cuda-emu", "dlab_planted", [f"-DDLAB_PLANTED={SOURCE};{ENGINE}"])
+    return building.build("cuda-emu", "dlab_planted", [f"-DDLAB_PLANTED={SOURCE}"])
 
 
 @pytest.fixture(scope="session")
@@ -65,9 +64,9 @@ def planted_process(planted_path: Path) -> Callable[..., tuple[int, list[dict[st
     return call
 
 
-def line(mark: str, source: Path = SOURCE) -> str:
-    """``file.cu:N`` of the line with ``// MARK mark``."""
-    for number, text in enumerate(source.read_text().splitlines(), 1):
+def line(mark: str) -> str:
+    """``planted.cu:N`` of the line with ``// MARK mark``."""
+    for number, text in enumerate(SOURCE.read_text().splitlines(), 1):
         if text.endswith(f"// MARK {mark}"):
-            return f"{source.name}:{number}"
+            return f"planted.cu:{number}"
     raise KeyError(mark)
