@@ -149,7 +149,8 @@ def _thetas(s: Suspect, pos: Positions, recipe: Rope, kind: str, name: str) -> I
 def fitted_theta(s: Suspect, pos: Positions, recipe: Rope) -> float | None:
     """The theta with the least squares over the diverging rows: a grid fine enough for their phases, then Newton's method.
 
-    It minimises ``Σ |c - x e^(i p f)|²``, that is, maximises ``Re Σ c x* e^(-i p f)``; storage rounding averages out over the elements.
+    It minimises ``Σ |c - x e^(i p f)|²``, that is, maximises ``Re Σ c x* e^(-i p f)``; storage rounding averages out over the
+    elements. None where the best lies outside the thetas that are searched.
     """
     agreement, p = _agreement(s, pos, recipe)
     if agreement is None or not len(p):
@@ -165,8 +166,10 @@ def fitted_theta(s: Suspect, pos: Positions, recipe: Rope) -> float | None:
     # The phase p f changes by p f share per unit of log theta; f share is at most 1 / (e log theta).
     step = max(0.5 * np.e * low / float(np.abs(p).max()), (high - low) / GRID)
     logs = np.concatenate([[np.log(recipe.theta)], np.arange(low, high, step)])
-    at = float(logs[score(logs).argmax()])
-    return float(np.exp(_climbed(agreement, p, share, factors, at)))
+    at = _climbed(agreement, p, share, factors, float(logs[score(logs).argmax()]))
+    # Climbing out of the range that is searched is no fit: where nothing turns the values, any theta is as good.
+    declared = float(np.log(recipe.theta))
+    return float(np.exp(at)) if min(low, declared) - 1 <= at <= max(high, declared) + 1 else None
 
 
 def _agreement(s: Suspect, pos: Positions, recipe: Rope) -> tuple[Any, Array]:
