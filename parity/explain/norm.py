@@ -48,8 +48,8 @@ def rms(s: Suspect) -> Iterator[Hypothesis]:
 def _eps(s: Suspect, width: int) -> Iterator[Hypothesis]:
     x, eps, groups = s.stage.args[0], s.stage.params["eps"], s.stage.params.get("groups", 1)
     # Every group has a mean of its own, so each is a row to the fit.
-    parts = (v[s.rows].reshape(-1, v.shape[-1] // groups) for v in (x.data, s.y.data, s.c))
-    found = fitted_eps(*parts, eps, width // groups if s.stage.op.name == "rms_norm" else 1)
+    data, y, c = (v[s.rows].reshape(-1, v.shape[-1] // groups) for v in (x.data, s.y.data, s.c))
+    found = fitted_eps(data, y, c, eps, width // groups if s.stage.op.name == "rms_norm" else 1)
     for value in nice(found):
         if value != eps:
             text, p = f"eps {value:.4g} in place of {eps:.4g}", {"eps": value, "declared": eps}
