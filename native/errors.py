@@ -14,3 +14,7 @@ class NativeError(Exception):
         super().__init__(f"{text} [{status}]")
         self.status = status
         self.text = text
+
+    def __reduce__(self) -> tuple[type[NativeError], tuple[str, str]]:
+        """Processes hand it on whole."""
+        return type(self), (self.status, self.text)

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from native import Context, Stored
 
 GIVEN = "given"
+# Arguments of formulas that hold token, expert or candidate ids.
+IDS = ("ids", "candidates", "previous", "selected")
 # Moves without arithmetic: a library that has none of its own leaves them to the host.
 MOVES = ("replicate", "join", "cells", "part", "to_target")
 
@@ -90,7 +92,8 @@ class Native:
         """`Context.apply` with the formula's arguments in their order, defaults included."""
         call = inspect.signature(stage.op.formula).bind(self.kit, *values(stage.args), **stage.params)
         call.apply_defaults()
-        parts = [part for value in list(call.arguments.values())[1:] for part in self._parts(stage, value)]
+        values_of = {name: _whole(value) if name in IDS else value for name, value in list(call.arguments.items())[1:]}
+        parts = [part for value in values_of.values() for part in self._parts(stage, value)]
         numbers = [float(p) for p in parts if isinstance(p, int | float)]
         operands = [p for p in parts if not isinstance(p, int | float)]
         ids = stage.op.kind == "choice" or stage.op.name == "to_target"
@@ -113,6 +116,11 @@ class Native:
             yield float(value.end)
         elif value is not None:
             raise UsageError(f"{stage.path}: the lab cannot hand a {type(value).__name__} to a library's {stage.op.name}")
+
+
+def _whole(ids: Any) -> Any:
+    """Ids that a fault put there come as whole floats; nothing chosen is -1."""
+    return np.nan_to_num(ids, nan=-1).astype(np.int64) if isinstance(ids, np.ndarray) and ids.dtype.kind == "f" else ids
 
 
 def _rms_norm(n: Native, x: Any, w: Weight | None, *, eps: float, offset: float = 0.0, groups: int = 1) -> NDArray[Any]:
