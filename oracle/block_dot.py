@@ -11,7 +11,7 @@ Noise: `specs/noise-rules.md` 5.2.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,7 +36,7 @@ class BlockDot(Weight):
     Those inputs are what a Q8_1 block's own sum differs by from the sum of its values.
     """
 
-    inner: Weight = None  # type: ignore[assignment]
+    inner: Weight = field(kw_only=True)
     summed: bool = False
 
     def __post_init__(self) -> None:
@@ -48,7 +48,7 @@ class BlockDot(Weight):
         """``w`` as the consumer with the (plain, quantised) activation policy reads it."""
         summed = policy.startswith("q8_1")
         width = w.width + (w.width // SUB if summed else 0)
-        return cls(w.raw, w.axes, (*w.shape[:-1], width), w.stored, w.name, w, summed)
+        return cls(w.raw, w.axes, (*w.shape[:-1], width), w.stored, w.name, inner=w, summed=summed)
 
     def tile(self, start: int, stop: int) -> Array:
         """Rows ``start:stop`` [rows, in], the minima behind the weights where they are inputs."""

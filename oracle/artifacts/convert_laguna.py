@@ -31,7 +31,7 @@ def plan_drafter(container: Container, files: DrafterFiles, weights: dict[str, W
         roles = laguna_draft_gguf.roles(g)
         tensors = {key: carried(role, weights[key]) for key, role in roles.items() if key != "tap_norm"}
         role = roles["tap_norm"]
-        tensors["tap_norm"] = PlannedTensor(role.name, role.flat, norms.stored, lambda: iter([taps]))
+        tensors["tap_norm"] = PlannedTensor.whole(role.name, role.flat, norms.stored, taps)
         return Written(tensors, make_laguna.draft_keys(g, d.eps, d.rope.theta) | eos_of(container, kind))
     fused = all(len({weights[f"{n}.{p}"].stored for p in FUSED}) == 1 for n in range(g.layers))
     tensors = {}
@@ -40,7 +40,7 @@ def plan_drafter(container: Container, files: DrafterFiles, weights: dict[str, W
             tensors[key] = stacked(container, role, [[weights[f"{key.removesuffix('qkv')}{p}"] for p in FUSED]])
         elif key.startswith("tap"):
             row = taps[int(key.removeprefix("tap").removesuffix("_norm"))][None]
-            tensors[key] = PlannedTensor(role.name, role.flat, norms.stored, lambda row=row: iter([row]))  # type: ignore[misc]
+            tensors[key] = PlannedTensor.whole(role.name, role.flat, norms.stored, row)
         else:
             tensors[key] = carried(role, weights[key])
     config = make_laguna.draft_config(g, d.eps, d.rope.theta, weights["norm"].stored)

@@ -39,6 +39,11 @@ class PlannedTensor:
     stored: str
     chunks: Callable[[], Iterator[NDArray[np.uint8]]]
 
+    @classmethod
+    def whole(cls, name: str, shape: tuple[int, ...], stored: str, raw: NDArray[np.uint8]) -> PlannedTensor:
+        """A tensor whose bytes are at hand."""
+        return cls(name, shape, stored, lambda: iter([raw]))
+
     @property
     def size(self) -> int:
         """Bytes in the file. ValueError when the width does not fit the format."""

@@ -61,8 +61,9 @@ class Slots:
         if self.saves and rows > BLOCK_ROWS and self.length:
             raise CacheError(f"a window of {rows} rows: this ring saves at most {BLOCK_ROWS} rows that a block overwrites")
         self.start, self.rows = self.length, rows
-        ring = self.capacity is not None and self.k is not None and self.v is not None
-        self._saved = (self.k.copy(), self.v.copy()) if ring else ()  # type: ignore[union-attr]
+        self._saved = ()
+        if self.capacity is not None and self.k is not None and self.v is not None:
+            self._saved = (self.k.copy(), self.v.copy())
 
     def append(self, k: Array, v: Array) -> None:
         self._room(self.length + len(k), k, v)

@@ -148,7 +148,8 @@ def _argmax(check: str, what: str, chosen: Sequence[int], rows: Sequence[LogitRo
         yield check, f"{what} j is the argmax of row j{shift:+d}: rows are read one off"
         return
     j = wrong[0]
-    gap = (rows[j].of(picks[j]) or 0.0) - (rows[j].of(chosen[j]) if rows[j].of(chosen[j]) is not None else float("nan"))  # type: ignore[operator]
+    mine, theirs = rows[j].of(picks[j]), rows[j].of(chosen[j])
+    gap = float("nan") if mine is None or theirs is None else mine - theirs
     yield (
         check,
         f"{what} {j} is {chosen[j]}, the argmax of its logits is {picks[j]} (ahead by {gap:.3g}); {len(wrong)} of {len(chosen)} differ",

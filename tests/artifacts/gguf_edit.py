@@ -22,7 +22,7 @@ def rewritten(gguf: Path, out: Path, edit: Edit) -> Path:
     container = read_gguf(gguf)
     keys = {k: Typed(container.kinds[k], v.tolist() if isinstance(v, np.ndarray) else v) for k, v in container.metadata.items()}
     raws = {n: t.raw for n, t in container.tensors.items()}
-    tensors = {n: PlannedTensor(n, t.shape, t.stored, lambda n=n: iter([raws[n]])) for n, t in container.tensors.items()}  # type: ignore[misc]
+    tensors = {n: PlannedTensor.whole(n, t.shape, t.stored, raws[n]) for n, t in container.tensors.items()}
     edit(keys, tensors)
     write_gguf(out, keys, list(tensors.values()))
     return out
