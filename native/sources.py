@@ -18,10 +18,10 @@ BUILD_RULES = "CMakeLists.txt"
 
 FOLDERS: dict[str, tuple[str, ...]] = {
     "cpu": ("cpu",),
-    "cuda": ("cuda", "cpu"),
-    "cuda-emu": ("cuda", "emu", "cpu"),
-    "metal": ("metal",),
-    "metal-emu": ("metal", "emu"),
+    "cuda": ("cuda", "gpu", "cpu"),
+    "cuda-emu": ("cuda", "emu", "gpu", "cpu"),
+    "metal": ("metal", "gpu", "cpu"),
+    "metal-emu": ("metal", "emu", "gpu", "cpu"),
 }
 """Source folders of each library, by the name `native.open_library` takes; a library calls itself ``dlab-<name>``."""
 

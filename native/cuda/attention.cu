@@ -8,10 +8,10 @@
 
 #include "device.cuh"
 #include "formats.cuh"
-#include "kernels.cuh"
+#include "gpu/kernels.hpp"
 #include "reduce.cuh"
 
-namespace dlab::cuda {
+namespace dlab::gpu {
 namespace {
 
 constexpr int kHeads = 4, kThreads = 32 * kHeads, kTile = 32, kSlice = 64, kChain = 32;
@@ -88,15 +88,15 @@ __global__ void __launch_bounds__(kThreads) attention_kernel(AttentionSizes n, c
 }
 
 template <class Key, class Value>
-void launch(cudaStream_t stream, const AttentionSizes& n, const float* q, const void* k, const void* v, const uint8_t* visible, float scale,
+void launch(StreamHandle stream, const AttentionSizes& n, const float* q, const void* k, const void* v, const uint8_t* visible, float scale,
             const float* sinks, float* out) {
   const int64_t groups = (n.heads / n.kv_heads + kHeads - 1) / kHeads;
   const dim3 grid(static_cast<unsigned>(n.rows), static_cast<unsigned>(n.kv_heads), static_cast<unsigned>(groups));
   const auto* keys = static_cast<const Key*>(k);
   const auto* values = static_cast<const Value*>(v);
-  if (n.dim <= 128) attention_kernel<Key, Value, 4><<<grid, kThreads, 0, stream>>>(n, q, keys, values, visible, scale, sinks, out);
-  else if (n.dim <= 256) attention_kernel<Key, Value, 8><<<grid, kThreads, 0, stream>>>(n, q, keys, values, visible, scale, sinks, out);
-  else attention_kernel<Key, Value, kMaxHeadDim / 32><<<grid, kThreads, 0, stream>>>(n, q, keys, values, visible, scale, sinks, out);
+  if (n.dim <= 128) attention_kernel<Key, Value, 4><<<grid, kThreads, 0, stream_of(stream)>>>(n, q, keys, values, visible, scale, sinks, out);
+  else if (n.dim <= 256) attention_kernel<Key, Value, 8><<<grid, kThreads, 0, stream_of(stream)>>>(n, q, keys, values, visible, scale, sinks, out);
+  else attention_kernel<Key, Value, kMaxHeadDim / 32><<<grid, kThreads, 0, stream_of(stream)>>>(n, q, keys, values, visible, scale, sinks, out);
   check_launch("attention");
 }
 
@@ -109,7 +109,7 @@ void with_cell(int32_t dtype, Visit&& visit) {
 
 }  // namespace
 
-void attention(cudaStream_t stream, const AttentionSizes& n, const float* q, CellRows k, CellRows v, const uint8_t* visible, float scale,
+void attention(StreamHandle stream, const AttentionSizes& n, const float* q, CellRows k, CellRows v, const uint8_t* visible, float scale,
                const float* sinks, float* out) {
   if (n.rows == 0 || n.heads == 0 || n.dim == 0) return;
   if (n.dim > kMaxHeadDim) fail(DLAB_E_UNSUPPORTED, "heads of %lld values, this library takes up to %lld", ll(n.dim), ll(kMaxHeadDim));
@@ -120,4 +120,4 @@ void attention(cudaStream_t stream, const AttentionSizes& n, const float* q, Cel
   });
 }
 
-}  // namespace dlab::cuda
+}  // namespace dlab::gpu

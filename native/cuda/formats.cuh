@@ -11,7 +11,7 @@
 
 #include "dlab.h"
 
-namespace dlab::cuda {
+namespace dlab::gpu {
 
 // Four bytes, byte i at bits 8i. Blocks of an even number of bytes lie on even addresses only.
 __device__ __forceinline__ uint32_t four_bytes(const uint8_t* p) { return *reinterpret_cast<const uint32_t*>(p); }
@@ -182,4 +182,4 @@ void with_format(int32_t dtype, Visit&& visit) {
   }
 }
 
-}  // namespace dlab::cuda
+}  // namespace dlab::gpu

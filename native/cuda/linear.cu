@@ -8,9 +8,9 @@
 // distances 1, 2, 4, 8, 16: the order lanes:32x4. A row's bits therefore do not depend on the rows beside it.
 #include "device.cuh"
 #include "formats.cuh"
-#include "kernels.cuh"
+#include "gpu/kernels.hpp"
 
-namespace dlab::cuda {
+namespace dlab::gpu {
 namespace {
 
 constexpr int kWarps = 4, kRows = 4, kThreads = 32 * kWarps, kChunk = 256;
@@ -84,15 +84,15 @@ __global__ void __launch_bounds__(kThreads) linear_kernel(const float* __restric
 }
 
 template <class Format, int M>
-void launch(cudaStream_t stream, const float* x, int64_t m, const Matrix& w, const float* bias, float* y) {
+void launch(StreamHandle stream, const float* x, int64_t m, const Matrix& w, const float* bias, float* y) {
   const dim3 grid(static_cast<unsigned>((w.rows + kWarps * kRows - 1) / (kWarps * kRows)), static_cast<unsigned>((m + M - 1) / M));
-  linear_kernel<Format, M><<<grid, kThreads, 0, stream>>>(x, m, w, bias, y);
+  linear_kernel<Format, M><<<grid, kThreads, 0, stream_of(stream)>>>(x, m, w, bias, y);
   check_launch("linear");
 }
 
 }  // namespace
 
-void linear(cudaStream_t stream, const float* x, int64_t m, const Matrix& w, const float* bias, float* y) {
+void linear(StreamHandle stream, const float* x, int64_t m, const Matrix& w, const float* bias, float* y) {
   if (m == 0 || w.rows == 0) return;
   with_format(w.dtype, [&](auto format) {
     using Format = decltype(format);
@@ -102,4 +102,4 @@ void linear(cudaStream_t stream, const float* x, int64_t m, const Matrix& w, con
   });
 }
 
-}  // namespace dlab::cuda
+}  // namespace dlab::gpu

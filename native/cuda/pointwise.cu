@@ -3,9 +3,9 @@
 
 #include "device.cuh"
 #include "formats.cuh"
-#include "kernels.cuh"
+#include "gpu/kernels.hpp"
 
-namespace dlab::cuda {
+namespace dlab::gpu {
 namespace {
 
 constexpr int kThreads = 256;
@@ -105,61 +105,61 @@ __global__ void softcap_kernel(const float* __restrict__ x, int64_t n, float sca
   }
 }
 
-void decode_rows(cudaStream_t stream, const Matrix& table, const int32_t* ids, int64_t rows, float scale, float* y) {
+void decode_rows(StreamHandle stream, const Matrix& table, const int32_t* ids, int64_t rows, float scale, float* y) {
   if (rows == 0 || table.width == 0) return;
   with_format(table.dtype, [&](auto format) {
     using Format = decltype(format);
-    gather_kernel<Format><<<blocks(rows * ((table.width + 3) / 4)), kThreads, 0, stream>>>(table, ids, rows, scale, y);
+    gather_kernel<Format><<<blocks(rows * ((table.width + 3) / 4)), kThreads, 0, stream_of(stream)>>>(table, ids, rows, scale, y);
   });
   check_launch("gather");
 }
 
 }  // namespace
 
-void dequant(cudaStream_t stream, const Matrix& w, float* y) { decode_rows(stream, w, nullptr, w.rows, 1.0f, y); }
+void dequant(StreamHandle stream, const Matrix& w, float* y) { decode_rows(stream, w, nullptr, w.rows, 1.0f, y); }
 
-void gather(cudaStream_t stream, const Matrix& table, const int32_t* ids, int64_t rows, float scale, float* y) {
+void gather(StreamHandle stream, const Matrix& table, const int32_t* ids, int64_t rows, float scale, float* y) {
   decode_rows(stream, table, ids, rows, scale, y);
 }
 
-void convert(cudaStream_t stream, const void* x, int32_t x_dtype, int64_t n, void* y, int32_t y_dtype) {
+void convert(StreamHandle stream, const void* x, int32_t x_dtype, int64_t n, void* y, int32_t y_dtype) {
   if (n == 0) return;
-  convert_kernel<<<blocks(n), kThreads, 0, stream>>>(x, x_dtype, n, y, y_dtype);
+  convert_kernel<<<blocks(n), kThreads, 0, stream_of(stream)>>>(x, x_dtype, n, y, y_dtype);
   check_launch("convert");
 }
 
-void rope(cudaStream_t stream, const float* x, const float* table, int64_t rows, int64_t heads, int64_t dim, int64_t rot, bool interleaved,
+void rope(StreamHandle stream, const float* x, const float* table, int64_t rows, int64_t heads, int64_t dim, int64_t rot, bool interleaved,
           float* y) {
   const int64_t items = rows * heads * (dim - rot / 2);
   if (items == 0) return;
-  rope_kernel<<<blocks(items), kThreads, 0, stream>>>(x, table, rows * heads, heads, dim, rot, interleaved, y);
+  rope_kernel<<<blocks(items), kThreads, 0, stream_of(stream)>>>(x, table, rows * heads, heads, dim, rot, interleaved, y);
   check_launch("rope");
 }
 
-void gate(cudaStream_t stream, const float* x, const float* g, int64_t rows, int64_t heads, int64_t dim, bool per_value, bool softplus,
+void gate(StreamHandle stream, const float* x, const float* g, int64_t rows, int64_t heads, int64_t dim, bool per_value, bool softplus,
           float* y) {
   const int64_t n = rows * heads * dim;
   if (n == 0) return;
-  gate_kernel<<<blocks(n), kThreads, 0, stream>>>(x, g, n, per_value ? 1 : dim, softplus, y);
+  gate_kernel<<<blocks(n), kThreads, 0, stream_of(stream)>>>(x, g, n, per_value ? 1 : dim, softplus, y);
   check_launch("gate");
 }
 
-void swiglu(cudaStream_t stream, const float* gate, const float* up, int64_t n, bool gelu, float* y) {
+void swiglu(StreamHandle stream, const float* gate, const float* up, int64_t n, bool gelu, float* y) {
   if (n == 0) return;
-  swiglu_kernel<<<blocks(n), kThreads, 0, stream>>>(gate, up, n, gelu, y);
+  swiglu_kernel<<<blocks(n), kThreads, 0, stream_of(stream)>>>(gate, up, n, gelu, y);
   check_launch("swiglu");
 }
 
-void add(cudaStream_t stream, const float* a, const float* b, int64_t n, float* y) {
+void add(StreamHandle stream, const float* a, const float* b, int64_t n, float* y) {
   if (n == 0) return;
-  add_kernel<<<blocks(n), kThreads, 0, stream>>>(a, b, n, y);
+  add_kernel<<<blocks(n), kThreads, 0, stream_of(stream)>>>(a, b, n, y);
   check_launch("add");
 }
 
-void softcap(cudaStream_t stream, const float* x, int64_t n, float scale, float cap, float* y) {
+void softcap(StreamHandle stream, const float* x, int64_t n, float scale, float cap, float* y) {
   if (n == 0) return;
-  softcap_kernel<<<blocks(n), kThreads, 0, stream>>>(x, n, scale, cap, y);
+  softcap_kernel<<<blocks(n), kThreads, 0, stream_of(stream)>>>(x, n, scale, cap, y);
   check_launch("softcap");
 }
 
-}  // namespace dlab::cuda
+}  // namespace dlab::gpu

@@ -3,7 +3,7 @@
 
 #include <cuda_runtime.h>
 
-namespace dlab::cuda {
+namespace dlab::gpu {
 
 struct Sum {
   template <class T>
@@ -32,4 +32,4 @@ __device__ __forceinline__ T over_block(T value, Join join) {
   return total;
 }
 
-}  // namespace dlab::cuda
+}  // namespace dlab::gpu

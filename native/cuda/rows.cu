@@ -2,10 +2,10 @@
 #include <cmath>
 
 #include "device.cuh"
-#include "kernels.cuh"
+#include "gpu/kernels.hpp"
 #include "reduce.cuh"
 
-namespace dlab::cuda {
+namespace dlab::gpu {
 namespace {
 
 constexpr int kThreads = 256;
@@ -92,24 +92,24 @@ unsigned blocks(int64_t count) { return static_cast<unsigned>(count); }
 
 }  // namespace
 
-void rms_norm(cudaStream_t stream, const float* x, int64_t rows, int64_t width, int64_t groups, const float* w, bool shared, double eps,
+void rms_norm(StreamHandle stream, const float* x, int64_t rows, int64_t width, int64_t groups, const float* w, bool shared, double eps,
               double offset, float* y) {
   if (rows == 0 || width == 0) return;
   const auto added = static_cast<float>(offset);
-  rms_norm_kernel<<<blocks(rows * groups), kThreads, 0, stream>>>(x, width / groups, groups, w, shared, eps, added, y);
+  rms_norm_kernel<<<blocks(rows * groups), kThreads, 0, stream_of(stream)>>>(x, width / groups, groups, w, shared, eps, added, y);
   check_launch("rms_norm");
 }
 
-void softmax(cudaStream_t stream, const float* x, int64_t rows, int64_t width, float scale, float* y) {
+void softmax(StreamHandle stream, const float* x, int64_t rows, int64_t width, float scale, float* y) {
   if (rows == 0 || width == 0) return;
-  softmax_kernel<<<blocks(rows), kThreads, 0, stream>>>(x, width, scale, y);
+  softmax_kernel<<<blocks(rows), kThreads, 0, stream_of(stream)>>>(x, width, scale, y);
   check_launch("softmax");
 }
 
-void top2(cudaStream_t stream, const float* x, int64_t rows, int64_t width, int32_t* ids, float* values) {
+void top2(StreamHandle stream, const float* x, int64_t rows, int64_t width, int32_t* ids, float* values) {
   if (rows == 0) return;
-  top2_kernel<<<blocks(rows), kThreads, 0, stream>>>(x, width, ids, values);
+  top2_kernel<<<blocks(rows), kThreads, 0, stream_of(stream)>>>(x, width, ids, values);
   check_launch("top2");
 }
 
-}  // namespace dlab::cuda
+}  // namespace dlab::gpu

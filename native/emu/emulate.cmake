@@ -24,7 +24,9 @@ function(dlab_emulate_cuda target)
   foreach(source IN LISTS ARGN)
     get_filename_component(path ${source} ABSOLUTE BASE_DIR ${CMAKE_CURRENT_SOURCE_DIR})
     file(RELATIVE_PATH name ${CMAKE_CURRENT_SOURCE_DIR} ${path})
-    if(name MATCHES "^\\.\\.")  # from elsewhere
+    if(name MATCHES "^\\.\\./([^.].*)")  # from a folder beside it
+      set(name ${CMAKE_MATCH_1})
+    elseif(name MATCHES "^\\.\\.")  # from elsewhere
       get_filename_component(name ${path} NAME)
     endif()
     get_filename_component(extension ${name} LAST_EXT)

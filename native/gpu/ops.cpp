@@ -1,32 +1,30 @@
 // The operations behind the entry points: operands go to the device (or are there), one kernel runs, the result comes back.
-#include "../cpu/ops.hpp"
+#include "cpu/ops.hpp"
 
 #include <cmath>
 #include <cstring>
 
 #include "formats.hpp"
-#include "gpu.cuh"
+#include "gpu/gpu.hpp"
 
 namespace dlab::ops {
 
 namespace {
 
-using namespace dlab::cuda;
+using namespace dlab::gpu;
 
 // The operands of one call. Results are copied back by finish(); a result on the device is not waited for.
 class Call {
  public:
-  explicit Call(dlab_ctx& ctx) : stream(gpu(ctx).stream) {}
+  explicit Call(dlab_ctx& ctx) : stream(context(ctx).stream) {}
 
-  const cudaStream_t stream;
+  const StreamHandle stream;
 
   const void* bytes(const void* host, int64_t row_bytes, int64_t rows, int64_t stride) {
     if (rows * row_bytes == 0) return nullptr;
-    if (on_device(host)) return host;
+    if (backend::on_device(host)) return host;
     uint8_t* to = fresh(rows * row_bytes);
-    const auto pitch = static_cast<size_t>(row_bytes);
-    DLAB_CUDA(cudaMemcpy2DAsync(to, pitch, host, static_cast<size_t>(stride), pitch, static_cast<size_t>(rows), cudaMemcpyHostToDevice,
-                                stream));
+    backend::copy(stream, to, row_bytes, host, stride, row_bytes, rows, Direction::Up, Site());
     return to;
   }
 
@@ -51,7 +49,7 @@ class Call {
 
   void* out(void* host, int64_t row_bytes, int64_t rows, int64_t stride) {
     if (rows * row_bytes == 0) return nullptr;
-    if (on_device(host)) return host;
+    if (backend::on_device(host)) return host;
     uint8_t* from = fresh(rows * row_bytes);
     results_.push_back({host, from, row_bytes, rows, stride});
     return from;
@@ -61,9 +59,8 @@ class Call {
 
   void finish() {
     for (const Result& r : results_)
-      DLAB_CUDA(cudaMemcpy2DAsync(r.host, static_cast<size_t>(r.stride), r.device, static_cast<size_t>(r.row_bytes),
-                                  static_cast<size_t>(r.row_bytes), static_cast<size_t>(r.rows), cudaMemcpyDeviceToHost, stream));
-    if (!results_.empty()) DLAB_CUDA(cudaStreamSynchronize(stream));
+      backend::copy(stream, r.host, r.stride, r.device, r.row_bytes, r.row_bytes, r.rows, Direction::Down, Site());
+    if (!results_.empty()) backend::wait(stream, Site());
   }
 
  private:
@@ -98,7 +95,7 @@ std::vector<float> rope_table(const int64_t* pos, int64_t rows, const double* in
 
 void dequant(dlab_ctx& ctx, const Weight& w, Rows y) {
   Call call(ctx);
-  cuda::dequant(call.stream, call.in(w), call.out(y));
+  gpu::dequant(call.stream, call.in(w), call.out(y));
   call.finish();
 }
 
@@ -106,27 +103,27 @@ void convert(dlab_ctx& ctx, const Values& x, const Values& y) {
   Call call(ctx);
   const int64_t x_bytes = x.width * weight_format(x.dtype)->bytes, y_bytes = y.width * weight_format(y.dtype)->bytes;
   const void* from = call.bytes(x.data, x_bytes, x.rows, x.row_bytes);
-  cuda::convert(call.stream, from, x.dtype, x.rows * x.width, call.out(y.data, y_bytes, y.rows, y.row_bytes), y.dtype);
+  gpu::convert(call.stream, from, x.dtype, x.rows * x.width, call.out(y.data, y_bytes, y.rows, y.row_bytes), y.dtype);
   call.finish();
 }
 
 void rms_norm(dlab_ctx& ctx, Rows x, const float* w, int64_t w_size, double eps, double offset, int64_t groups, Rows y) {
   Call call(ctx);
   const bool shared = w && w_size == x.width / groups;
-  cuda::rms_norm(call.stream, call.in(x), x.rows, x.width, groups, call.in(w, w_size), shared, eps, offset, call.out(y));
+  gpu::rms_norm(call.stream, call.in(x), x.rows, x.width, groups, call.in(w, w_size), shared, eps, offset, call.out(y));
   call.finish();
 }
 
 void linear(dlab_ctx& ctx, Rows x, const Weight& w, const float* bias, Rows y) {
   Call call(ctx);
-  cuda::linear(call.stream, call.in(x), x.rows, call.in(w), call.in(bias, w.rows), call.out(y));
+  gpu::linear(call.stream, call.in(x), x.rows, call.in(w), call.in(bias, w.rows), call.out(y));
   call.finish();
 }
 
 void rope(dlab_ctx& ctx, Rows x, const std::vector<float>& table, int64_t heads, int64_t rot, bool interleaved, Rows y) {
   Call call(ctx);
   const float* entries = call.in(table.data(), static_cast<int64_t>(table.size()));
-  cuda::rope(call.stream, call.in(x), entries, x.rows, heads, x.width / heads, rot, interleaved, call.out(y));
+  gpu::rope(call.stream, call.in(x), entries, x.rows, heads, x.width / heads, rot, interleaved, call.out(y));
   call.finish();
 }
 
@@ -135,7 +132,7 @@ void attention(dlab_ctx& ctx, Rows q, int64_t heads, const Cells& k, const Cells
   Call call(ctx);
   const AttentionSizes sizes{q.rows, heads, k.kv_heads, k.dim, k.cells};
   const uint8_t* mask = call.in(visible, q.rows * k.cells);
-  cuda::attention(call.stream, sizes, call.in(q), call.in(k), call.in(v), mask, static_cast<float>(scale), call.in(sinks, heads),
+  gpu::attention(call.stream, sizes, call.in(q), call.in(k), call.in(v), mask, static_cast<float>(scale), call.in(sinks, heads),
                   call.out(out));
   call.finish();
 }
@@ -144,25 +141,25 @@ void gate(dlab_ctx& ctx, Rows x, Rows g, int64_t heads, bool softplus, Rows y) {
   Call call(ctx);
   const int64_t dim = x.width / heads;
   const bool per_value = g.width != heads || dim == 1;
-  cuda::gate(call.stream, call.in(x), call.in(g), x.rows, heads, dim, per_value, softplus, call.out(y));
+  gpu::gate(call.stream, call.in(x), call.in(g), x.rows, heads, dim, per_value, softplus, call.out(y));
   call.finish();
 }
 
 void swiglu(dlab_ctx& ctx, Rows gate, Rows up, bool gelu, Rows y) {
   Call call(ctx);
-  cuda::swiglu(call.stream, call.in(gate), call.in(up), gate.rows * gate.width, gelu, call.out(y));
+  gpu::swiglu(call.stream, call.in(gate), call.in(up), gate.rows * gate.width, gelu, call.out(y));
   call.finish();
 }
 
 void add(dlab_ctx& ctx, Rows a, Rows b, Rows y) {
   Call call(ctx);
-  cuda::add(call.stream, call.in(a), call.in(b), a.rows * a.width, call.out(y));
+  gpu::add(call.stream, call.in(a), call.in(b), a.rows * a.width, call.out(y));
   call.finish();
 }
 
 void gather(dlab_ctx& ctx, const Weight& table, const int32_t* ids, double scale, Rows y) {
   Call call(ctx);
-  cuda::gather(call.stream, call.in(table), call.in(ids, y.rows), y.rows, static_cast<float>(scale), call.out(y));
+  gpu::gather(call.stream, call.in(table), call.in(ids, y.rows), y.rows, static_cast<float>(scale), call.out(y));
   call.finish();
 }
 
@@ -170,11 +167,8 @@ void concat(dlab_ctx& ctx, const std::vector<Rows>& parts, Rows y) {
   Call call(ctx);
   auto* to = static_cast<char*>(static_cast<void*>(call.out(y)));
   for (const Rows& part : parts) {
-    if (const float* from = call.in(part)) {
-      const auto bytes = static_cast<size_t>(part.width) * 4;
-      DLAB_CUDA(cudaMemcpy2DAsync(to, static_cast<size_t>(y.width) * 4, from, bytes, bytes, static_cast<size_t>(part.rows),
-                                  cudaMemcpyDeviceToDevice, call.stream));
-    }
+    if (const float* from = call.in(part))
+      backend::copy(call.stream, to, y.width * 4, from, part.width * 4, part.width * 4, part.rows, Direction::Across, Site());
     to += part.width * 4;
   }
   call.finish();
@@ -184,19 +178,19 @@ void top2(dlab_ctx& ctx, Rows x, int32_t* ids, float* values) {
   Call call(ctx);
   auto* indices = static_cast<int32_t*>(call.out(ids, 8, x.rows, 8));
   auto* best = static_cast<float*>(call.out(values, 8, x.rows, 8));
-  cuda::top2(call.stream, call.in(x), x.rows, x.width, indices, best);
+  gpu::top2(call.stream, call.in(x), x.rows, x.width, indices, best);
   call.finish();
 }
 
 void softmax(dlab_ctx& ctx, Rows x, double scale, Rows y) {
   Call call(ctx);
-  cuda::softmax(call.stream, call.in(x), x.rows, x.width, static_cast<float>(scale), call.out(y));
+  gpu::softmax(call.stream, call.in(x), x.rows, x.width, static_cast<float>(scale), call.out(y));
   call.finish();
 }
 
 void softcap(dlab_ctx& ctx, Rows x, double scale, double cap, Rows y) {
   Call call(ctx);
-  cuda::softcap(call.stream, call.in(x), x.rows * x.width, static_cast<float>(scale), static_cast<float>(cap), call.out(y));
+  gpu::softcap(call.stream, call.in(x), x.rows * x.width, static_cast<float>(scale), static_cast<float>(cap), call.out(y));
   call.finish();
 }
 

@@ -3,10 +3,10 @@
 #include <cstring>
 
 #include "checks.hpp"
-#include "drafter.cuh"
+#include "gpu/drafter.hpp"
 
 using namespace dlab;
-using dlab::cuda::Drafter;
+using dlab::gpu::Drafter;
 
 namespace {
 
@@ -40,7 +40,7 @@ int32_t dlab_drafter_create(dlab_ctx* ctx, const char* config, const dlab_named_
     if (flags & ~static_cast<uint32_t>(DLAB_BORROW)) fail(DLAB_E_ARG, "flags 0x%x are unknown", flags);
     Config parsed = Config::parse(config);
     const DrafterWeights taken = DrafterWeights::take(*ctx, parsed, weights, n, true);  // copied to the device in any case
-    *out = reinterpret_cast<dlab_drafter*>(new Drafter(cuda::gpu(*ctx), std::move(parsed), taken));
+    *out = reinterpret_cast<dlab_drafter*>(new Drafter(gpu::context(*ctx), std::move(parsed), taken));
   });
 }
 

@@ -5,55 +5,36 @@
 
 #include "checks.hpp"
 #include "formats.hpp"
-#include "gpu.cuh"
+#include "gpu/gpu.hpp"
 
 #ifndef DLAB_SOURCE_HASH
 #define DLAB_SOURCE_HASH ""
-#endif
-
-#ifdef __CUDACC__
-#define DLAB_NAME "dlab-cuda"
-#define DLAB_WHERE DLAB_CAP_DEVICE
-#else
-#define DLAB_NAME "dlab-cuda-emu"
-#define DLAB_WHERE DLAB_CAP_EMULATED
 #endif
 
 namespace dlab {
 
 extern const Kernels kBaselineKernels;
 
-namespace cuda {
+namespace gpu {
 
 namespace {
 
 // Weight vectors (norms, biases, sinks) are decoded on the host; one that was uploaded comes back first.
 void decode_anywhere(int32_t dtype, const uint8_t* src, float* dst, int64_t n) {
-  if (!on_device(src)) return kBaselineKernels.decode(dtype, src, dst, n);
+  if (!backend::on_device(src)) return kBaselineKernels.decode(dtype, src, dst, n);
   const Format& format = *weight_format(dtype);
   std::vector<uint8_t> host(static_cast<size_t>(n / format.block * format.bytes));
-  DLAB_CUDA(cudaMemcpy(host.data(), src, host.size(), cudaMemcpyDeviceToHost));
+  const Stream stream;
+  download(stream, host.data(), src, static_cast<int64_t>(host.size()));
+  stream.wait();
   kBaselineKernels.decode(dtype, host.data(), dst, n);
 }
 
 Kernels host_table() {
   Kernels table{};
-  table.isa = "cuda";
+  table.isa = backend::name;
   table.decode = decode_anywhere;
   return table;
-}
-
-// Says why there is no device, for a driver that is missing, too old, or has none.
-void require_device() {
-  int count = 0, driver = 0;
-  const cudaError_t status = cudaGetDeviceCount(&count);
-  cudaDriverGetVersion(&driver);
-  if (status == cudaSuccess && count > 0) return;
-  cudaGetLastError();
-  if (driver == 0) fail(DLAB_E_NO_DEVICE, "there is no NVIDIA driver; use a machine with a GPU, or the library cuda-emu");
-  if (status == cudaErrorInsufficientDriver)
-    fail(DLAB_E_NO_DEVICE, "the NVIDIA driver is for CUDA %d.%d, older than this library; update the driver", driver / 1000, driver % 100 / 10);
-  fail(DLAB_E_NO_DEVICE, "the driver finds no device (%s)", cudaGetErrorString(status));
 }
 
 dlab_ctx* open_context(const char* options) {
@@ -68,7 +49,7 @@ dlab_ctx* open_context(const char* options) {
       fail(DLAB_E_ARG, "option '%s' is unknown; known: threads, cells", key.c_str());
     }
   }
-  require_device();
+  backend::require_device();
   auto ctx = std::make_unique<Gpu>();
   ctx->cell_dtype = cells;
   return ctx.release();
@@ -84,38 +65,37 @@ int64_t row_bytes(const dlab_tensor& t) {
 
 int64_t row_count(const dlab_tensor& t) { return t.ndim > 1 ? t.shape[0] : 1; }
 
-size_t pitch(const dlab_tensor& t) {
-  return static_cast<size_t>(row_count(t) > 1 ? t.stride_bytes[0] : row_bytes(t));
-}
+int64_t pitch(const dlab_tensor& t) { return row_count(t) > 1 ? t.stride_bytes[0] : row_bytes(t); }
 
-void copy_rows_to(const dlab_tensor& from, const dlab_tensor& to, cudaMemcpyKind kind, cudaStream_t stream) {
-  const auto width = static_cast<size_t>(row_bytes(from)), rows = static_cast<size_t>(row_count(from));
-  if (width > 0 && rows > 0) DLAB_CUDA(cudaMemcpy2DAsync(to.data, pitch(to), from.data, pitch(from), width, rows, kind, stream));
-  DLAB_CUDA(cudaStreamSynchronize(stream));
+void copy_rows_to(const dlab_tensor& from, const dlab_tensor& to, Direction direction, const Stream& stream) {
+  const int64_t width = row_bytes(from), rows = row_count(from);
+  if (width > 0 && rows > 0) backend::copy(stream, to.data, pitch(to), from.data, pitch(from), width, rows, direction, Site());
+  stream.wait();
 }
 
 }  // namespace
 
 const Kernels kHostTable = host_table();
 
-}  // namespace cuda
+}  // namespace gpu
 }  // namespace dlab
 
 using namespace dlab;
-using namespace dlab::cuda;
+using namespace dlab::gpu;
 
 extern "C" {
 
 int32_t dlab_get_info(dlab_info* out) {
   if (!out || out->struct_size < offsetof(dlab_info, name))
     return set_error(DLAB_E_ARG, "get_info: out is NULL or struct_size is too small");
+  static const std::string library_name = std::string("dlab-") + backend::name;
   const dlab_info info = {out->struct_size,
                           DLAB_ABI_MAJOR,
                           DLAB_ABI_MINOR,
-                          DLAB_CAP_OPS | DLAB_CAP_FUSED | DLAB_CAP_DUMPS | DLAB_WHERE,
-                          DLAB_NAME,
+                          DLAB_CAP_OPS | DLAB_CAP_FUSED | DLAB_CAP_DUMPS | backend::where,
+                          library_name.c_str(),
                           "1.1",
-                          "activations=f32,accumulate=f32,order=lanes:32x4,attention_order=blocked:32,fma=1,norm_sum=f64,softmax=online,rope_angle=f64,rope_table=f32,cells=f32",
+                          backend::arithmetic,
                           DLAB_SOURCE_HASH};
   memcpy(out, &info, std::min<size_t>(out->struct_size, sizeof info));
   return DLAB_OK;
@@ -136,7 +116,7 @@ int32_t dlab_open(const char* options, dlab_ctx** out) {
 }
 
 void dlab_close(dlab_ctx* ctx) {
-  if (ctx) delete &gpu(*ctx);
+  if (ctx) delete &context(*ctx);
 }
 
 int32_t dlab_upload(dlab_ctx* ctx, const dlab_tensor* host, dlab_tensor* device) {
@@ -150,11 +130,11 @@ int32_t dlab_upload(dlab_ctx* ctx, const dlab_tensor* host, dlab_tensor* device)
     made.data = nullptr;
     if (made.ndim > 1) made.stride_bytes[0] = row_bytes(made);
     const int64_t bytes = row_bytes(made) * row_count(made);
-    if (bytes) DLAB_CUDA(cudaMalloc(&made.data, static_cast<size_t>(bytes)));
+    if (bytes) made.data = backend::allocate(bytes, false, Site());
     try {
-      copy_rows_to(*host, made, cudaMemcpyHostToDevice, gpu(*ctx).stream);
+      copy_rows_to(*host, made, Direction::Up, context(*ctx).stream);
     } catch (...) {
-      cudaFree(made.data);
+      backend::release(made.data, false);
       throw;
     }
     *device = made;
@@ -168,7 +148,7 @@ int32_t dlab_download(dlab_ctx* ctx, const dlab_tensor* device, dlab_tensor* hos
     if (device->place != DLAB_DEVICE) fail(DLAB_E_ARG, "device was not made by dlab_upload");
     const bool same = device->dtype == host->dtype && device->ndim == host->ndim && std::equal(host->shape, host->shape + host->ndim, device->shape);
     if (!same) fail(DLAB_E_SHAPE, "host is %s, expected %s", describe(*host).c_str(), describe(*device).c_str());
-    copy_rows_to(*device, *host, cudaMemcpyDeviceToHost, gpu(*ctx).stream);
+    copy_rows_to(*device, *host, Direction::Down, context(*ctx).stream);
   });
 }
 
@@ -176,7 +156,7 @@ int32_t dlab_release(dlab_ctx* ctx, dlab_tensor* device) {
   return guarded(ctx, "release", [&] {
     require_pointer(device, "device");
     if (device->place != DLAB_DEVICE) fail(DLAB_E_ARG, "device was not made by dlab_upload");
-    DLAB_CUDA(cudaFree(device->data));
+    backend::release(device->data, false);
     *device = dlab_tensor{};
   });
 }

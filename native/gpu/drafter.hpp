@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "../cpu/drafter.hpp"
-#include "gpu.cuh"
+#include "cpu/drafter.hpp"
+#include "gpu/gpu.hpp"
 
-namespace dlab::cuda {
+namespace dlab::gpu {
 
 // A matrix in device memory.
 struct DeviceMatrix {
@@ -52,7 +52,7 @@ class Staging {
     return memory_.get();
   }
   // To call after the copies that read the memory have been issued.
-  void issued(cudaStream_t stream) {
+  void issued(StreamHandle stream) {
     copied_.record(stream);
     used_ = true;
   }
@@ -93,7 +93,7 @@ class Drafter {
   void require_held(int64_t kept) const;
   std::vector<int64_t> rotated(int64_t pos0, int64_t rows) const;
   void reserve(int64_t cells);
-  void move_cells(cudaStream_t stream, int64_t from, int64_t to, int64_t count);
+  void move_cells(StreamHandle stream, int64_t from, int64_t to, int64_t count);
   void append_rows(Rows taps, int64_t pos0, int64_t cell);
   void layer(int64_t index, Pass& pass, float*& hidden);
   float* attend(int64_t index, Pass& pass, const float* q);
@@ -138,4 +138,4 @@ class Drafter {
   std::vector<int64_t> exposed_;  // positions that a rotating cache still holds, ascending
 };
 
-}  // namespace dlab::cuda
+}  // namespace dlab::gpu

@@ -1,4 +1,4 @@
-#include "drafter.cuh"
+#include "gpu/drafter.hpp"
 
 #include <fnmatch.h>
 
@@ -6,28 +6,27 @@
 #include <cmath>
 #include <cstring>
 
-#include "../cpu/ops.hpp"
+#include "cpu/ops.hpp"
 #include "formats.hpp"
 
-namespace dlab::cuda {
+namespace dlab::gpu {
 
 namespace {
 
 constexpr int64_t kAppendRows = 256;  // rows that go through the device together
 
-DeviceMatrix to_device(cudaStream_t stream, const Weight& w) {
+DeviceMatrix to_device(StreamHandle stream, const Weight& w) {
   if (!w.rows) return {};
   const Format& format = *weight_format(w.dtype);
   const int64_t dense = w.width / format.block * format.bytes;
   DeviceMatrix made{Buffer<uint8_t>(w.rows * dense), {}};
-  const auto pitch = static_cast<size_t>(dense);
-  DLAB_CUDA(cudaMemcpy2DAsync(made.bytes.get(), pitch, w.data, static_cast<size_t>(w.row_bytes), pitch, static_cast<size_t>(w.rows),
-                              cudaMemcpyDefault, stream));
+  const Direction direction = backend::on_device(w.data) ? Direction::Across : Direction::Up;
+  backend::copy(stream, made.bytes.get(), dense, w.data, w.row_bytes, dense, w.rows, direction, Site());
   made.view = {made.bytes.get(), w.dtype, w.rows, w.width, dense};
   return made;
 }
 
-Buffer<float> to_device(cudaStream_t stream, const std::vector<float>& values) {
+Buffer<float> to_device(StreamHandle stream, const std::vector<float>& values) {
   const auto count = static_cast<int64_t>(values.size());
   if (!count) return {};
   Buffer<float> made(count);
@@ -39,7 +38,7 @@ Buffer<float> to_device(cudaStream_t stream, const std::vector<float>& values) {
 
 // One append or propose.
 struct Drafter::Pass {
-  cudaStream_t stream;
+  StreamHandle stream;
   Workspace& space;
   int64_t rows;
   int64_t row0;  // as dumps count them
@@ -51,7 +50,7 @@ struct Drafter::Pass {
 
 Drafter::Drafter(Gpu& context, Config configuration, const DrafterWeights& w) : gpu(context), config(std::move(configuration)), target_ids_(w.target_ids) {
   require_supported();
-  const cudaStream_t s = blocks_;
+  const StreamHandle s = blocks_;
   fc_ = to_device(s, w.fc);
   embedding_ = to_device(s, w.embedding);
   head_ = to_device(s, w.head);
@@ -90,9 +89,10 @@ void Drafter::emit(Pass& pass, const std::string& stage, const void* device, std
   if (!wants_dump(gpu, stage)) return;
   int64_t count = 1;
   for (const int64_t size : shape) count *= size;
-  std::vector<uint8_t> host(static_cast<size_t>(count * (dtype == DLAB_F16 ? 2 : 4)));
-  if (!host.empty()) DLAB_CUDA(cudaMemcpyAsync(host.data(), device, host.size(), cudaMemcpyDeviceToHost, pass.stream));
-  DLAB_CUDA(cudaStreamSynchronize(pass.stream));
+  const int64_t bytes = count * (dtype == DLAB_F16 ? 2 : 4);
+  std::vector<uint8_t> host(static_cast<size_t>(bytes));
+  download(pass.stream, host.data(), device, bytes);
+  backend::wait(pass.stream, Site());
   dump_dense(gpu, stage, host.data(), pass.row0, shape, dtype);
 }
 
@@ -147,8 +147,7 @@ void Drafter::reserve(int64_t cells) {
   for (size_t l = 0; l < pools_.size(); ++l) {
     grown.push_back({Buffer<uint8_t>(room * cell_bytes()), Buffer<uint8_t>(room * cell_bytes())});
     for (auto [to, from] : {std::pair{&grown[l].k, &pools_[l].k}, {&grown[l].v, &pools_[l].v}})
-      if (held())
-        DLAB_CUDA(cudaMemcpyAsync(to->get(), from->get(), static_cast<size_t>(held() * cell_bytes()), cudaMemcpyDeviceToDevice, appends_));
+      move(appends_, to->get(), from->get(), held() * cell_bytes());
   }
   appends_.wait();
   pools_ = std::move(grown);
@@ -156,14 +155,14 @@ void Drafter::reserve(int64_t cells) {
 }
 
 // By way of a buffer apart, since the two places may overlap.
-void Drafter::move_cells(cudaStream_t stream, int64_t from, int64_t to, int64_t count) {
+void Drafter::move_cells(StreamHandle stream, int64_t from, int64_t to, int64_t count) {
   if (from == to || count == 0) return;
-  const auto bytes = static_cast<size_t>(count * cell_bytes());
-  moved_.grow(count * cell_bytes());
+  const int64_t bytes = count * cell_bytes();
+  moved_.grow(bytes);
   for (Pool& pool : pools_)
     for (Buffer<uint8_t>* cells : {&pool.k, &pool.v}) {
-      DLAB_CUDA(cudaMemcpyAsync(moved_.get(), cell_at(*cells, from), bytes, cudaMemcpyDeviceToDevice, stream));
-      DLAB_CUDA(cudaMemcpyAsync(cell_at(*cells, to), moved_.get(), bytes, cudaMemcpyDeviceToDevice, stream));
+      move(stream, moved_.get(), cell_at(*cells, from), bytes);
+      move(stream, cell_at(*cells, to), moved_.get(), bytes);
     }
 }
 
@@ -344,7 +343,7 @@ void Drafter::propose(const int32_t* block_ids, int64_t rows, int64_t pos, int32
   choose(pass, scores);
   if (logits.data) {
     logits_out_.grow(rows * vocab);
-    DLAB_CUDA(cudaMemcpyAsync(logits_out_.get(), scores, static_cast<size_t>(rows * vocab) * 4, cudaMemcpyDeviceToHost, blocks_));
+    download(blocks_, logits_out_.get(), scores, rows * vocab * 4);
   }
   evict();
   proposed_.record(blocks_);
@@ -359,11 +358,10 @@ void Drafter::choose(Pass& pass, const float* logits) {
   ids_out_.grow(2 * rows);
   best_out_.grow(2 * rows);
   top2(pass.stream, logits, rows, head_.view.rows, best_ids_.get(), best_.get());
-  const auto bytes = static_cast<size_t>(rows) * 8;
-  DLAB_CUDA(cudaMemcpyAsync(ids_out_.get(), best_ids_.get(), bytes, cudaMemcpyDeviceToHost, pass.stream));
-  DLAB_CUDA(cudaMemcpyAsync(best_out_.get(), best_.get(), bytes, cudaMemcpyDeviceToHost, pass.stream));
+  download(pass.stream, ids_out_.get(), best_ids_.get(), rows * 8);
+  download(pass.stream, best_out_.get(), best_.get(), rows * 8);
   if (!wants_dump(gpu, "draft.pick")) return;
-  DLAB_CUDA(cudaStreamSynchronize(pass.stream));
+  backend::wait(pass.stream, Site());
   std::vector<int32_t> picks;
   for (int64_t r = 0; r < rows; ++r) picks.push_back(ids_out_.get()[2 * r]);
   dump_dense(gpu, "draft.pick", picks.data(), 0, {rows}, DLAB_I32);
@@ -402,7 +400,7 @@ void Drafter::read_cells(int64_t layer, std::vector<float>& k, std::vector<float
     to->resize(static_cast<size_t>(count));
     if (!count) continue;
     convert(blocks_, from->get(), gpu.cell_dtype, count, wide.get(), DLAB_F32);
-    DLAB_CUDA(cudaMemcpyAsync(to->data(), wide.get(), static_cast<size_t>(count) * 4, cudaMemcpyDeviceToHost, blocks_));
+    download(blocks_, to->data(), wide.get(), count * 4);
     blocks_.wait();
   }
 }
@@ -430,4 +428,4 @@ void dump_dense(const dlab_ctx& ctx, const std::string& stage, const void* host,
   if (ctx.dump(ctx.dump_user, &dump)) fail(DLAB_E_STATE, "the dump callback stopped at %s", stage.c_str());
 }
 
-}  // namespace dlab::cuda
+}  // namespace dlab::gpu
