@@ -75,6 +75,24 @@ class Drafter:
         count = int(n[0])
         return ids[:count], confidence[: count if self._confident else 0]
 
+    def verify(self, drafts: NDArray[np.int32], logits: Floats, taps: Floats, position: int) -> tuple[NDArray[np.int32], int, int]:
+        """The end of a greedy round: (picks int32 [n + 1], accepted, bonus), and the committed rows become context.
+
+        ``drafts`` int32 [n] behind the anchor at ``position``; ``logits`` float32 [n + 1, vocab] of the target and ``taps`` float32
+        [n + 1, taps * target hidden] of the window's rows. `NativeError` UNSUPPORTED for a library without it (ABI 1.2).
+        """
+        ids = np.ascontiguousarray(drafts)
+        if ids.dtype != np.int32 or ids.ndim != 1:
+            raise ValueError(f"drafts are {ids.dtype} {ids.shape}, expected int32 with one axis")
+        for name, x in (("logits", logits), ("taps", taps)):
+            if x.dtype != np.float32 or x.ndim != 2 or not x.flags.c_contiguous:
+                raise ValueError(f"{name} are {x.dtype} {x.shape}, expected C-contiguous float32 with 2 axes")
+        picks = np.empty(len(ids) + 1, np.int32)
+        accepted, bonus = ffi.new("int32_t*"), ffi.new("int32_t*")
+        pointers = ffi.cast("int32_t*", ids.ctypes.data), len(ids), view(logits), view(taps), position
+        self._call("verify", *pointers, ffi.cast("int32_t*", picks.ctypes.data), accepted, bonus)
+        return picks, int(accepted[0]), int(bonus[0])
+
     def truncate(self, length: int) -> None:
         """Forget rows ``length`` and later."""
         self._call("truncate", length)

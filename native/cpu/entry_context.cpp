@@ -54,7 +54,7 @@ int32_t dlab_get_info(dlab_info* out) {
     return set_error(DLAB_E_ARG, "get_info: out is NULL or struct_size is too small");
   try {
     const dlab_info info = {out->struct_size, DLAB_ABI_MAJOR, DLAB_ABI_MINOR, DLAB_CAP_OPS | DLAB_CAP_FUSED | DLAB_CAP_DUMPS,
-                            "dlab-cpu", "1.1", arithmetic(), DLAB_SOURCE_HASH};
+                            "dlab-cpu", "1.2", arithmetic(), DLAB_SOURCE_HASH};
     memcpy(out, &info, std::min<size_t>(out->struct_size, sizeof info));
     return DLAB_OK;
   } catch (...) {

@@ -4,6 +4,7 @@
 
 #include "checks.hpp"
 #include "drafter.hpp"
+#include "ops.hpp"
 
 using namespace dlab;
 
@@ -87,6 +88,34 @@ int32_t dlab_drafter_drafts(dlab_drafter* d, int32_t* drafts, float* confidence,
     std::copy(d->drafts.begin(), d->drafts.end(), drafts);
     if (confidence) std::copy(d->confidence.begin(), d->confidence.end(), confidence);
     *n = count;
+  });
+}
+
+int32_t dlab_drafter_verify(dlab_drafter* d, const int32_t* drafts, int32_t n, const dlab_tensor* logits, const dlab_tensor* taps,
+                            int64_t pos, int32_t* picks, int32_t* accepted, int32_t* bonus) {
+  return on_drafter(d, "drafter_verify", [&] {
+    if (n < 0 || n >= INT32_MAX) fail(DLAB_E_ARG, "n is %d", n);
+    if (n) require_pointer(drafts, "drafts");
+    require_pointer(picks, "picks");
+    require_pointer(accepted, "accepted");
+    require_pointer(bonus, "bonus");
+    require_ids(drafts, n, INT32_MAX, "drafts");  // so that the -1 of an all-NaN row accepts nothing
+    const int64_t rows = int64_t{n} + 1;
+    const Rows scores = f32_rows(logits, "logits", 2);
+    require_shape(logits, "logits", {rows, d->config.vocab});
+    Rows committed = f32_rows(taps, "taps", 2);
+    require_shape(taps, "taps", {rows, d->config.feature_width()});
+    if (pos < 0 || pos + rows > kMaxPosition) fail(DLAB_E_ARG, "pos is %lld, expected 0..2^31", ll(pos));
+    std::vector<int32_t> best(static_cast<size_t>(2 * rows)), chosen(static_cast<size_t>(rows));
+    std::vector<float> ahead(best.size());
+    ops::top2(d->ctx, scores, best.data(), ahead.data());
+    for (size_t r = 0; r < chosen.size(); ++r) chosen[r] = best[2 * r];
+    const int32_t count = ops::accepted(drafts, n, chosen.data());
+    committed.rows = int64_t{count} + 1;
+    d->append(committed, pos);
+    std::copy(chosen.begin(), chosen.end(), picks);
+    *accepted = count;
+    *bonus = chosen[static_cast<size_t>(count)];
   });
 }
 

@@ -238,10 +238,8 @@ int32_t dlab_accept(dlab_ctx* ctx, const int32_t* drafts, int32_t n, const int32
     require_pointer(accepted, "accepted");
     require_pointer(bonus, "bonus");
     require_ids(drafts, n, INT32_MAX, "drafts");  // so that the -1 of an all-NaN row accepts nothing
-    int32_t count = 0;
-    while (count < n && drafts[count] == argmax[count]) ++count;
-    *accepted = count;
-    *bonus = argmax[count];
+    *accepted = ops::accepted(drafts, n, argmax);
+    *bonus = argmax[*accepted];
   });
 }
 

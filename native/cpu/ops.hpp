@@ -56,6 +56,13 @@ void dynamic_conv(dlab_ctx& ctx, Rows x, Rows kernel, const float* base, int64_t
 void markov_state(dlab_ctx& ctx, Rows state, Rows joint, Rows y);
 void markov_output(dlab_ctx& ctx, Rows joint, Rows y);
 
+// Leading drafts [n] that are what was picked after the row before them: picks [n+1].
+inline int32_t accepted(const int32_t* drafts, int32_t n, const int32_t* picks) {
+  int32_t count = 0;
+  while (count < n && drafts[count] == picks[count]) ++count;
+  return count;
+}
+
 // Indices of the k largest of n scores (+ bias, unless nullptr), largest first, the lowest first on ties; NaN comes last.
 void largest(const float* scores, const float* bias, int64_t n, int64_t k, int32_t* out);
 // The candidate of the largest score, the first on ties; -1 when all are NaN.

@@ -1,4 +1,4 @@
-/* The C ABI between the lab and compiled candidates, version 1.1. What 1.1 adds is marked so; a library of 1.0 goes on working.
+/* The C ABI between the lab and compiled candidates, version 1.2. What 1.1 and 1.2 add is marked so; older libraries go on working.
  *
  * One header for three readers: C11, C++17 and cffi. The text between the two cdef markers is the cffi cdef, so it holds only plain
  * declarations. A library implements the handshake and either some operations, or the fused drafter, or both, and says so in
@@ -35,7 +35,7 @@ extern "C" {
 #endif
 /*@cdef-begin*/
 #define DLAB_ABI_MAJOR 1
-#define DLAB_ABI_MINOR 1
+#define DLAB_ABI_MINOR 2
 
 enum dlab_status {
   DLAB_OK = 0,
@@ -279,6 +279,13 @@ DLAB_API int32_t dlab_drafter_propose(dlab_drafter* d, const int32_t* block_ids,
  * drafter proposes, in the target's vocabulary: the pick, or what a selector or Markov head chose. confidence: one value per draft
  * where there is a confidence head, else untouched; may be NULL. *n: capacity on entry, count on return. */
 DLAB_API int32_t dlab_drafter_drafts(dlab_drafter* d, int32_t* drafts, float* confidence, int32_t* n);
+/* The end of a greedy round in one call (1.2; a library may leave it out). The window is the anchor at position pos and drafts [n]
+ * behind it; logits f32 [n+1,vocab] are the target's, taps f32 [n+1, n_taps*target_hidden] its captured states of the same rows.
+ * picks [n+1]: argmax per row (lowest index on ties, -1 if all NaN); accepted and bonus as of dlab_accept. Then rows pos and later are
+ * forgotten and the committed ones, pos .. pos+accepted, become context: what dlab_drafter_append of the first accepted+1 rows of taps
+ * at pos does, bit for bit. A cut at a budget or a stop is a dlab_drafter_truncate behind it. As a whole or not at all. */
+DLAB_API int32_t dlab_drafter_verify(dlab_drafter* d, const int32_t* drafts, int32_t n, const dlab_tensor* logits,
+                                     const dlab_tensor* taps, int64_t pos, int32_t* picks, int32_t* accepted, int32_t* bonus);
 /* Forgets rows length and later; DLAB_E_STATE when rows before it were already evicted. */
 DLAB_API int32_t dlab_drafter_truncate(dlab_drafter* d, int64_t length);
 /* The cells held by a layer: k, v f32 [n,kv_heads,head_dim], positions [n]. With k, v and positions NULL only *n is set; otherwise *n

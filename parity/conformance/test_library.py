@@ -13,6 +13,7 @@ import pytest
 import native
 from oracle.arithmetic import Arithmetic
 from oracle.artifacts import make_artifact
+from oracle.models import open_drafter, open_target
 from oracle.readings import Noise, Stage
 from oracle.tensor import Tensor
 from parity import candidates, render
@@ -21,11 +22,21 @@ from parity.conformance.named_calls import CALLS
 from parity.flow import run_candidate
 from parity.judge import Judge
 from parity.making import drafter_case
+from parity.native_drafter import fused_config, fused_weights
 from parity.native_reading import Native
 
 DRAWS = 12
 IDS = {"to_target": (0,), "choose": (1,), "selector_scores": (1, 3), "expert_weights": (1,), "expert_linear": (1,)}
-SMALL = {"hidden": 48, "intermediate": 64, "heads": 6, "kv_heads": 2, "head_dim": 8, "vocab": 67, "block_size": 6, "mask_token_id": 66}
+SMALL: dict[str, Any] = {
+    "hidden": 48,
+    "intermediate": 64,
+    "heads": 6,
+    "kv_heads": 2,
+    "head_dim": 8,
+    "vocab": 67,
+    "block_size": 6,
+    "mask_token_id": 66,
+}
 
 
 def lifted(made: Stage, reading: Native) -> Stage:
@@ -74,3 +85,30 @@ def test_fused_drafter(spec: str, library: native.Library, arithmetic: Arithmeti
     case = drafter_case(*(tmp_path / "made" / name for name in names), family=family, appends=(12, 3), accepts=(2,), seed=1)
     report = run_candidate(case, candidates.parse(spec, "fused"), arithmetic, mode="local")
     assert report.verdict == "parity", render.text(report)
+
+
+def test_fused_verify(context: native.Context, library: native.Library, tmp_path: Path) -> None:
+    """One call ends a greedy round: its picks, accepts and context are those of argmax, the rule and an append, bit for bit."""
+    if "drafter_verify" not in library.entries:
+        pytest.skip("the library has no dlab_drafter_verify (ABI 1.2)")
+    draft, path = make_artifact("qwen3", "tiny", "f32", tmp_path / "made", seed=5, **SMALL)
+    drafter, target = open_drafter(draft, family="qwen3"), open_target(path)
+    parts = fused_config(drafter), fused_weights(drafter, target.embedding, target.head)
+    width, vocab = len(drafter.tap_ids) * drafter.geometry.target_hidden, SMALL["vocab"]
+    rng, position = np.random.default_rng(3), 7
+    with context.drafter(*parts) as fused, context.drafter(*parts) as single:
+        first = rng.standard_normal((position, width)).astype(np.float32)
+        for d in (fused, single):
+            d.append(first, 0)
+        for wish in (0, 2, 5, 1):
+            logits = rng.integers(0, 5, (6, vocab)).astype(np.float32)
+            taps = rng.standard_normal((6, width)).astype(np.float32)
+            drafts = logits.argmax(1)[:5].astype(np.int32)
+            drafts[wish:] = (drafts[wish:] + 1) % vocab
+            picks, accepted, bonus = fused.verify(drafts, logits, taps, position)
+            assert (picks.tolist(), accepted, bonus) == (logits.argmax(1).tolist(), wish, int(logits[wish].argmax()))
+            single.append(taps[: wish + 1], position)
+            position += wish + 1
+            for layer in range(drafter.geometry.layers):
+                for a, b in zip(fused.context(layer), single.context(layer), strict=True):
+                    np.testing.assert_array_equal(a, b)
