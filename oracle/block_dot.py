@@ -11,14 +11,14 @@ Noise: `specs/noise-rules.md` 5.2.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from oracle import policies, summation
 from oracle.artifacts import blocks
-from oracle.tensor import Array, Tensor
+from oracle.tensor import Array, Coarse, Tensor
 from oracle.weights import Weight
 
 Index = NDArray[np.intp]
@@ -136,13 +136,11 @@ def exact_energy(sums: Array) -> Array:
 
 def seen(policy: str, x: Tensor, w: Weight) -> tuple[Tensor, Weight]:
     """Input and weight as the product's kernel sees them: x rounded by the (plain) policy, what it changed and may flip as variance."""
+    if not policy.startswith("q8"):
+        return narrowed(policy, x), w
     flat = x.data.reshape(len(x.data), -1).astype(np.float64)
     rounded = policies.apply(policy, flat)
-    noisy = not (np.ndim(x.total) == 0 and float(x.total) == 0.0)
-    variance = policies.flips(policy, flat, x.variance().reshape(flat.shape)) if noisy else None
-    if not policy.startswith("q8"):
-        var = 0.0 if variance is None else variance.reshape(x.data.shape)
-        return Tensor(rounded.reshape(x.data.shape).astype(x.data.dtype), x.axes, var), w
+    variance = None if x.exact else policies.flips(policy, flat, x.variance().reshape(flat.shape))
     if policy.startswith("q8_1"):
         own = policies.block_sums(policy, flat)
         left = own - rounded.reshape(len(flat), -1, SUB).sum(-1)
@@ -152,8 +150,11 @@ def seen(policy: str, x: Tensor, w: Weight) -> tuple[Tensor, Weight]:
 
 
 def narrowed(policy: str, x: Tensor) -> Tensor:
-    """A float policy on a tensor of any shape, with what it may flip as variance."""
-    if np.ndim(x.total) == 0 and float(x.total) == 0.0:
-        return Tensor(policies.apply(policy, x.data.astype(np.float64)).astype(x.data.dtype), x.axes)
-    var = policies.flips(policy, x.data.astype(np.float64), x.variance())
-    return replace(x, data=policies.apply(policy, x.data.astype(np.float64)).astype(x.data.dtype), var=var, acc=0.0, half=0.0)
+    """A float policy on a tensor of any shape, with what it may flip as variance; what has been narrowed stays as it is."""
+    if x.coarse is not None and x.coarse.policy == policy:
+        return x
+    data = x.data.astype(np.float64)
+    rounded = policies.apply(policy, data).astype(x.data.dtype)
+    if x.exact:
+        return Tensor(rounded, x.axes)
+    return Tensor(rounded, x.axes, policies.flips(policy, data, x.variance()), coarse=Coarse(policy, x))

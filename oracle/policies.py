@@ -31,6 +31,8 @@ _SIMD = {"q8_0": "q8_0-simd", "q8_1": "q8_1-simd"}
 BY_WEIGHT = {"ggml": {stored: _SIMD.get(policy, policy) for stored, policy in _GGML.items()}, "ggml-scalar": _GGML}
 PLAIN = ("f32", "bf16", "f16", "q8_0", "q8_0-simd", "q8_1", "q8_1-simd", "q8_k")
 POLICIES = (*PLAIN, *BY_WEIGHT)
+_REACH = 6.0  # standard deviations from a midpoint within which a value may fall on either side
+FLIP = 0.6  # steps of the grid that such a value's deviation is at least
 
 
 def resolved(policy: str, stored: str) -> str:
@@ -51,11 +53,8 @@ def apply(policy: str, x: Array) -> Array:
         return (BF16 if policy == "bf16" else F16).round(x)
     if policy not in PLAIN:
         raise ValueError(f"activation policy {policy!r} is unknown")
-    with np.errstate(over="ignore"):
-        if policy == "q8_k":
-            return _q8_k(x)
-        d, q = _q8(policy, x)
-        return np.asarray((F16.round(d) * q).reshape(x.shape))
+    d, q = _codes(policy, x)
+    return np.asarray((d * q).reshape(x.shape))
 
 
 def block_sums(policy: str, x: Array) -> Array:
@@ -76,9 +75,31 @@ def step(policy: str, x: Array) -> Array:
 
 
 def flips(policy: str, x: Array, variance: Array) -> Array:
-    """Variance left after following the policy: ``0.8 q σ`` for σ < 0.4 q, ``σ² + q²/6`` above (q = the grid's step)."""
+    """Variance left after following the policy, of values x [..., k] with errors of ``variance`` (q = the grid's step, σ its root).
+
+    ``0.8 q σ`` below 0.4 q and ``σ² + q²/6`` above, on average over values. Where flips are rare the average is none of them: most values
+    lie too far from a midpoint, and one that flips errs by all of q, with it every product it enters. So below 0.1 q the deviation is
+    `FLIP` steps within reach of a midpoint (the average, and up to six times its energy), and nothing elsewhere.
+    """
     q, sigma = step(policy, x), np.sqrt(variance)
-    return np.asarray(np.where(sigma < 0.4 * q, 0.8 * q * sigma, variance + q**2 / 6))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        near = np.abs(np.mod(x / q, 1.0) - 0.5) * q <= _REACH * sigma
+    average = np.where(sigma < 0.4 * q, 0.8 * q * sigma, variance + q**2 / 6)
+    return np.asarray(np.where(sigma < 0.1 * q, np.where(near, np.square(FLIP * q), 0.0), average))
+
+
+def interval(policy: str, x: Array, reach: Array) -> tuple[Array, Array]:
+    """Least and largest value that the policy makes of anything within ``reach`` of x [..., k].
+
+    A block's values and its largest magnitude, which sets their scale, reach their ends apart.
+    """
+    if block(policy) == 1:
+        return apply(policy, x - reach), apply(policy, x + reach)
+    sizes, reaches = _blocks(np.abs(x), block(policy)), _blocks(reach, block(policy))
+    peaks = [np.maximum((sizes + side * reaches).max(-1, keepdims=True), 0.0) for side in (-1, 1)]
+    ends = [_codes(policy, x + side * reach, peak) for side in (-1, 1) for peak in peaks]
+    reached = [(d * np.clip(q, -127, 127)).reshape(x.shape) for d, _ in ends for _, q in ends]
+    return np.min(reached, 0), np.max(reached, 0)
 
 
 def _blocks(x: Array, width: int) -> Array:
@@ -92,23 +113,35 @@ def _finite(inverse: NDArray[np.float32]) -> NDArray[np.float32]:
     return np.where(np.isfinite(inverse), inverse, np.float32(0))
 
 
-def _q8(policy: str, x: Array) -> tuple[NDArray[np.float32], Array]:
+def _codes(policy: str, x: Array, peak: Array | None = None) -> tuple[Array, Array]:
+    """The scale of every block as it is stored [..., blocks, 1], and the whole numbers it multiplies [..., blocks, block].
+
+    ``peak [..., blocks, 1]``: a largest magnitude other than the block's own.
+    """
+    with np.errstate(over="ignore"):
+        if policy == "q8_k":
+            return _q8_k(x, peak)
+        d, q = _q8(policy, x, peak)
+        return F16.round(d), q
+
+
+def _q8(policy: str, x: Array, peak: Array | None = None) -> tuple[NDArray[np.float32], Array]:
     """(d [..., blocks, 1] before its own rounding to f16, q [..., blocks, 32]): d = max|x|/127, q from the unrounded d."""
     b = F32.round(_blocks(x, 32)).astype(np.float32)
-    peak = np.abs(b).max(-1, keepdims=True)
-    d = peak / np.float32(127)
+    largest = np.abs(b).max(-1, keepdims=True) if peak is None else peak.astype(np.float32)
+    d = largest / np.float32(127)
     simd = policy.endswith("-simd")
-    over, by = (np.float32(127), peak) if simd else (np.float32(1), d)
+    over, by = (np.float32(127), largest) if simd else (np.float32(1), d)
     inverse = _finite(np.divide(over, by, out=np.zeros_like(d), where=by > 0))
     scaled = (b * inverse).astype(np.float64)
     return d, np.rint(scaled) if simd else np.copysign(np.floor(np.abs(scaled) + 0.5), scaled)
 
 
-def _q8_k(x: Array) -> Array:
+def _q8_k(x: Array, peak: Array | None = None) -> tuple[Array, Array]:
     """iscale = -127/x* (x* the element of largest magnitude, signed), q = RNE(iscale x) capped at 127, d = 1/iscale."""
     b = F32.round(_blocks(x, 256)).astype(np.float32)
-    peak = np.take_along_axis(b, np.abs(b).argmax(-1)[..., None], -1)
-    inverse = _finite(np.divide(np.float32(-127), peak, out=np.zeros_like(peak), where=peak != 0))
+    largest = np.take_along_axis(b, np.abs(b).argmax(-1)[..., None], -1) if peak is None else peak.astype(np.float32)
+    inverse = _finite(np.divide(np.float32(-127), largest, out=np.zeros_like(largest), where=largest != 0))
     q = np.minimum(np.rint((inverse * b).astype(np.float64)), 127)
     d = np.divide(np.float32(1), inverse, out=np.zeros_like(inverse), where=inverse != 0)
-    return np.asarray((d.astype(np.float64) * q).reshape(x.shape))
+    return d.astype(np.float64), q

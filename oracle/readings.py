@@ -20,7 +20,7 @@ from oracle.block_dot import BlockDot, narrowed, seen
 from oracle.floats import F32
 from oracle.kit import EXACT, Kit
 from oracle.ops.base import Operation, Variance, is_zero
-from oracle.tensor import Array, Axes, Tensor
+from oracle.tensor import Array, Axes, Coarse, Tensor
 
 Params = dict[str, Any]
 
@@ -80,10 +80,11 @@ class Exact:
 
 def consumed(A: Arithmetic, stage: Stage) -> Stage:
     """The stage with its inputs rounded as the arithmetic says its consumer does; a consumed stage stays as it is."""
-    if stage.op.name == "attention" and A.probabilities != "f32":
+    if stage.op.kind == "attention" and A.probabilities != "f32":
         stage = replace(stage, params=stage.params | {"probabilities": A.probabilities})
     policy = A.used(stage.path)
-    if policy == "f32" or not stage.args or not isinstance(stage.args[0], Tensor):
+    # A choice is made on scores as they are stored.
+    if policy == "f32" or stage.op.kind == "choice" or not stage.args or not isinstance(stage.args[0], Tensor):
         return stage
     x, *rest = stage.args
     if stage.op.name == "linear":
@@ -114,7 +115,18 @@ class Noise:
         v = stage.op.noise(self.arithmetic, y, *stage.args, **stage.params)
         acc = v.own if stage.op.kind in ("linear", "attention") else 0.0
         var: Array | float = 0.0 if is_zero(v.inherited) and is_zero(v.own) else np.asarray(v.inherited) + np.asarray(v.own)
-        return stage, Tensor(y, stage.op.axes(*stage.args, **stage.params), var, acc, _half(self.arithmetic, stage, y, v)), v
+        made = Tensor(y, stage.op.axes(*stage.args, **stage.params), var, acc, _half(self.arithmetic, stage, y, v), self._coarse(stage))
+        return stage, made, v
+
+    def _coarse(self, stage: Stage) -> Coarse | None:
+        """Where values that were rounded to a coarse grid are only moved, what they were before."""
+        found = [a.coarse for a in stage.args if isinstance(a, Tensor) and a.coarse is not None]
+        if stage.op.kind != "structural" or not found:
+            return None
+        args = tuple(a.coarse.before if isinstance(a, Tensor) and a.coarse is not None else a for a in stage.args)
+        y = stage.op.formula(EXACT, *values(args), **stage.params)
+        v = stage.op.noise(self.arithmetic, y, *args, **stage.params)
+        return Coarse(found[0].policy, Tensor(y, stage.op.axes(*args, **stage.params), np.asarray(v.inherited)))
 
     def apply(self, stage: Stage) -> Tensor:
         return self.judged(stage)[1]
@@ -207,10 +219,15 @@ class Rounded:
         return Tensor(np.asarray(data, np.float32), axes)
 
     def apply(self, stage: Stage) -> Tensor:
+        made = self.computed(stage)
+        return Tensor(self.store(stage, made.data), made.axes)
+
+    def computed(self, stage: Stage) -> Tensor:
+        """The stage's value before it is stored."""
         stage = consumed(self.arithmetic, stage)
         kit = self.attention if stage.op.kind == "attention" else self.kit
         y = stage.op.formula(kit, *values(stage.args), **stage.params)
-        return Tensor(self.store(stage, y), stage.op.axes(*stage.args, **stage.params))
+        return Tensor(y, stage.op.axes(*stage.args, **stage.params))
 
     def store(self, stage: Stage, y: NDArray[Any]) -> NDArray[Any]:
         """Values as the stage stores them."""
@@ -239,8 +256,9 @@ See = Callable[[Stage, Tensor], None]
 class Fault:
     """A planted mistake: at stages matching ``stage``, ``edit`` changes the call, for ``rows`` and ``heads`` only (None = all).
 
-    ``after``: what becomes of the edited call's values, given the healthy call and those values. ``see``: shown every call and its
-    healthy value, for mistakes that take something from an earlier one. ``ops``: operations it can act on (none named: any).
+    ``after``: what becomes of the edited call's values before they are stored, given the healthy call and those values.
+    ``see``: shown every call and its healthy value, for mistakes that take something from an earlier one.
+    ``ops``: operations it can act on (none named: any).
     """
 
     kind: str
@@ -261,11 +279,13 @@ class Fault:
         Raises what the edit raises: a FaultError where the call has nothing that the mistake could be made on.
         """
         edited = self.edit(stage)
+        if self.after is not None and isinstance(inner, Rounded):
+            made = inner.computed(edited)
+            changed = np.asarray(self.after(stage, made.data)).astype(made.data.dtype)
+            return _merge(good, Tensor(inner.store(stage, changed), made.axes), self._where(good))
         bad = good if edited is stage else inner.apply(edited)
         if self.after is not None:
-            changed = np.asarray(self.after(stage, bad.data)).astype(bad.data.dtype)
-            store = getattr(inner, "store", None)
-            bad = replace(bad, data=changed if store is None else store(stage, changed))
+            bad = replace(bad, data=np.asarray(self.after(stage, bad.data)).astype(bad.data.dtype), coarse=None)
         return _merge(good, bad, self._where(good))
 
     def _where(self, good: Tensor) -> NDArray[np.bool_]:

@@ -22,6 +22,7 @@ class Tensor:
     ``acc``: the part of ``var`` that the producing operation's own accumulation contributes
     (`specs/noise-rules.md` section 1); its tail is heavier than that of the inherited part.
     ``half``: half-width of the last storage rounding (a bounded, uniform error), scalar or like ``data``.
+    ``coarse``: how it came from a value with an error by rounding to a coarse grid; ``var`` is then what is left of that error.
     """
 
     data: NDArray[Any]
@@ -29,6 +30,7 @@ class Tensor:
     var: Array | float = 0.0
     acc: Array | float = 0.0
     half: Array | float = 0.0
+    coarse: Coarse | None = None
 
     def __post_init__(self) -> None:
         if self.data.ndim != len(self.axes):
@@ -55,6 +57,15 @@ class Tensor:
             return part[start:stop] if isinstance(part, np.ndarray) and part.ndim == self.data.ndim else part
 
         return Tensor(self.data[start:stop], self.axes, cut(self.var), cut(self.acc), cut(self.half))
+
+
+@dataclass(frozen=True, eq=False)
+class Coarse:
+    """The activation policy (`oracle.policies`) that rounded a value, and the value ``before``: which neighbour on the grid a value near
+    their midpoint becomes is a choice."""
+
+    policy: str
+    before: Tensor
 
 
 def concatenate(parts: Sequence[Tensor], axes: Axes | None = None) -> Tensor:

@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from oracle import policies
 from oracle.arithmetic import Arithmetic
 from oracle.floats import F32, FloatFormat
 from oracle.ops.linear import coherent
 from oracle.readings import Stage
-from oracle.tensor import Array, Tensor
+from oracle.tensor import Array, Coarse, Tensor
 from parity import limits
 
 # Exact sums change a tolerance by far less than `HOPELESS`.
@@ -64,11 +65,14 @@ class Judge:
         error = np.abs(c - y.data)
         inherited, acc = _split(y)
         sigma = np.sqrt(inherited + acc + np.square(np.broadcast_to(y.half, error.shape)) / 3)
-        if store.p < F32.p:
-            tolerance = self._interval(stage, y, c, inherited, acc)
-        else:
-            lam, lame = limits.gaussian(self.count), limits.exponential(self.count)
-            tolerance = np.sqrt(lam**2 * inherited + lame**2 * acc)
+        tolerance = self._reach(y)
+        if y.coarse is not None:
+            low, high = self._ends(stage, y.coarse)
+            sigma = np.maximum(sigma, (high - low) * policies.FLIP)
+            tolerance = _within(y, c, low, high, np.zeros(c.shape))
+        elif store.p < F32.p:
+            low, high = (self.arithmetic.to_storage(stage.path, y.data + side * tolerance) for side in (-1, 1))
+            tolerance = _within(y, c, low, high, tolerance)
         ratio = _divide(error, tolerance)
         z = _divide(error, sigma)
         verdict = Verdict(ratio, np.empty(0), _rms_rows(z))
@@ -84,16 +88,18 @@ class Judge:
         rows = ratio.reshape(len(ratio), -1).max(-1, initial=0.0) if ratio.size else np.zeros(len(ratio))
         return Verdict(ratio, rows, np.where(rows > 0, np.inf, 0.0))
 
-    def _interval(self, stage: Stage, y: Tensor, c: Array, inherited: Array, acc: Array) -> Array:
-        """Allowed distance under ``RN(y - T) <= c <= RN(y + T)``: rounding is monotone, so nearly every element has one value."""
+    def _reach(self, y: Tensor) -> Array:
+        """How far a healthy value may lie from ``y`` before it is stored."""
+        inherited, acc = _split(y)
         lam, lame = limits.gaussian(self.count), limits.exponential(self.count)
-        t = np.sqrt(lam**2 * inherited + lame**2 * acc)
-        low, high = (self.arithmetic.to_storage(stage.path, y.data + side * t) for side in (-1, 1))
-        inside = (low <= c) & (c <= high)
-        reach = np.where(c >= y.data, high - y.data, y.data - low)
-        # An element outside its interval is always beyond 1, one inside always within, whatever side of y the interval lies on.
-        error = np.abs(c - y.data)
-        return np.asarray(np.where(inside, np.maximum(reach, error), np.minimum(np.maximum(reach, t), error * (1 - 2**-20))))
+        return np.asarray(np.sqrt(lam**2 * inherited + lame**2 * acc))
+
+    def _ends(self, stage: Stage, coarse: Coarse) -> tuple[Array, Array]:
+        """Least and largest of what a consumer's grid makes of healthy values, each as the stage stores it."""
+        before = coarse.before
+        ends = policies.interval(coarse.policy, before.data, self._reach(before) + before.half)
+        low, high = (self.arithmetic.to_storage(stage.path, end) for end in ends)
+        return low, high
 
     def _rejudge(self, stage: Stage, y: Tensor, error: Array, z: Array, inherited: Array, verdict: Verdict) -> None:
         """Elements beyond 5σ again, with their exact partial sums in the declared order (all known ones where none is declared)."""
@@ -145,6 +151,18 @@ class Judge:
         # A declared cut is a bias by design: what is common to all rows is then measured from the cut value.
         centre = self.arithmetic.to_storage(stage.path, y.data) if coarse and self.arithmetic.truncate else y.data
         verdict.common = _common_mode(stage, y, c - centre, sigma, coarse)
+
+
+def _within(y: Tensor, c: Array, low: Array, high: Array, reach: Array) -> Array:
+    """Allowed distance under ``low <= c <= high``, the ends of a rounding that is monotone: nearly every element has one value.
+
+    ``reach``: what is allowed at least, where the element is not already outside.
+    """
+    inside = (low <= c) & (c <= high)
+    allowed = np.where(c >= y.data, high - y.data, y.data - low)
+    # An element outside its interval is always beyond 1, one inside always within, whatever side of y the interval lies on.
+    error = np.abs(c - y.data)
+    return np.asarray(np.where(inside, np.maximum(allowed, error), np.minimum(np.maximum(allowed, reach), error * (1 - 2**-20))))
 
 
 def _split(y: Tensor) -> tuple[Array, Array]:

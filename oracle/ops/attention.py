@@ -19,6 +19,7 @@ from oracle.ops.base import Array, Operation, Tensor, Variance, Where, axes_of_f
 from oracle.recipes import Visible
 
 EXP_ULPS = 1.0
+_VANISHING, _TINY = 2.0**-125, 2.0**-149  # below the first a float32 probability may be flushed; the second is the spacing there
 _FLIP_REACH = 8.0  # standard deviations from a rounding midpoint within which a stored probability may fall on either side
 
 
@@ -40,17 +41,23 @@ def formula(F: Kit, q: Values, k: Values, v: Values, *, visible: Visible, scale:
         scores = F.dot(q[rows, h], k[:, h // g]) * F.dtype.type(scale)
         scores = np.where(seen[rows], scores, F.dtype.type(-np.inf))
         e = np.exp(scores - scores.max(-1, keepdims=True))
-        total = F.sum(e)[:, None]
-        if probabilities == "f32":
-            out[rows, h] = F.dot(e, v[:, h // g].T) / total
-        else:
-            out[rows, h] = F.dot(F.cast(FORMATS[probabilities].round(e / total)), v[:, h // g].T)
+        out[rows, h] = averaged(F, e, F.sum(e)[:, None], v[:, h // g], probabilities)
     return out
+
+
+def averaged(F: Kit, e: Values, total: Values, v: Values, probabilities: str) -> Values:
+    """Exponentials e [row, cell] over their sum ``total [row, 1]``, rounded where they are stored, times v [cell, dim]: [row, dim]."""
+    if probabilities == "f32":
+        return np.asarray(F.dot(e, v.T) / total)
+    return F.dot(F.cast(FORMATS[probabilities].round(e / total)), v.T)
 
 
 @dataclass(frozen=True)
 class Head:
-    """One query head's exact softmax: scores s, probabilities p [row, cell], output o [row, dim]."""
+    """One query head's exact softmax: scores s, probabilities p [row, cell], output o [row, dim].
+
+    ``more [row, 1]``: variance of the sum of exponentials by a sink's exponential and its addition, in units of u²/3.
+    """
 
     q: Array
     k: Array
@@ -59,6 +66,17 @@ class Head:
     shifted: Array
     p: Array
     o: Array
+    more: Array
+
+
+def vanishing(p: Array, v: Array) -> Array:
+    """Σ p|v| over probabilities p [row, cell] so small that float32 may hold them coarsely or not at all, and the spacing of such results.
+
+    v [cell, dim] -> [row, dim]. Nothing beside any other cell, and all there is where the values of the others are exact zeros.
+    A row that sees no cell is exact.
+    """
+    small, seen = np.where(p < _VANISHING, p, 0.0), (p > 0).any(-1, keepdims=True)
+    return np.asarray((small @ np.abs(v) if small.any() else 0.0) + _TINY * np.sqrt(p.shape[-1] + 2.0) * seen)
 
 
 def heads_of(y: Array, q: Tensor, k: Tensor, v: Tensor, visible: Visible, scale: float, sinks: Array | None = None) -> list[Head]:
@@ -72,9 +90,13 @@ def heads_of(y: Array, q: Tensor, k: Tensor, v: Tensor, visible: Visible, scale:
         top = np.max(masked, -1, keepdims=True, initial=-np.inf if sinks is None else sinks[h])
         shifted = np.where(seen, raw - np.where(np.isfinite(top), top, 0), 0.0)
         e = np.where(seen, np.exp(shifted), 0.0)
-        total = e.sum(-1, keepdims=True) + (0.0 if sinks is None else np.exp(sinks[h] - top))
+        total, more = e.sum(-1, keepdims=True), np.zeros((len(e), 1))
+        if sinks is not None:
+            below = sinks[h] - top
+            total = total + np.exp(below)
+            more = np.square(np.exp(below) / total) * (np.square(below) + 4 * EXP_ULPS**2) + 1
         p = e / np.maximum(total, np.finfo(float).tiny)
-        heads.append(Head(qh, kh, vh, np.where(seen, raw, 0.0), shifted, p, y[:, h]))
+        heads.append(Head(qh, kh, vh, np.where(seen, raw, 0.0), shifted, p, y[:, h], more))
     return heads
 
 
@@ -127,11 +149,11 @@ def noise_of(
         if probabilities == "f32":
             own[:, h] = _through_softmax(head.p**2 * score_own, head)
         else:
-            own[:, h] = _flip_variance(probabilities, head.p, score_own + A.w3 * (n / 3 + 4)) @ np.square(head.v)
+            own[:, h] = _flip_variance(probabilities, head.p, score_own + A.w3 * (n / 3 + 4 + head.more)) @ np.square(head.v)
         weighted = np.square(head.p) @ np.square(head.v)
         own[:, h] += A.w3 * (a_c * head.o**2 + b_c * weighted + head.o**2)
-        common[:, h] = head.o**2 * A.w3 * (n / 3 + 2) if probabilities == "f32" else 0.0
-        own[:, h] += common[:, h]
+        common[:, h] = head.o**2 * A.w3 * (n / 3 + 2 + head.more) if probabilities == "f32" else 0.0
+        own[:, h] += common[:, h] + np.square(vanishing(head.p, head.v))
         if noisy_q:
             inherited[:, h] += _through_softmax(head.p**2 * _query_scores(q.variance()[:, h], head, scale), head)
         if noisy_k:
@@ -203,6 +225,7 @@ def bound_of(where: Where, heads: list[Head], visible: Visible, scale: float, pr
         out[i] = scores + (chain * (p * np.abs(values)).sum() + (chain + 2 * u) * abs(o)) * (1 + reach)
         if probabilities != "f32":
             out[i] += FORMATS[probabilities].ulp(p) @ np.abs(values)
+        out[i] += np.where(p < _VANISHING, p, 0.0) @ np.abs(values) + _TINY * (n + 2)
     return out
 
 
@@ -236,12 +259,13 @@ def rejudge_of(
         score = np.square(summation.partial_sums(products, order)).sum(-1) + product * np.square(products).sum(-1)
         score = score + head.s[row, see] ** 2 + head.shifted[row, see] ** 2 + 4 * EXP_ULPS**2
         p, o, values = head.p[row, see], head.o[row, d], head.v[see, d]
-        normaliser = np.square(summation.partial_sums(p[None], order)).sum() + 3
+        normaliser = np.square(summation.partial_sums(p[None], order)).sum() + 3 + head.more[row, 0]
         total = np.square(summation.partial_sums((p * values)[None], order)).sum() + product * np.square(p * values).sum()
         if probabilities == "f32":
             out[i] = A.w3 * (total + np.square(p * (values - o)) @ score + o**2 * normaliser)
         else:
             out[i] = A.w3 * total + _flip_variance(probabilities, p, A.w3 * (score + normaliser)) @ np.square(values)
+        out[i] += vanishing(p[None], values[:, None]).item() ** 2
     return out
 
 

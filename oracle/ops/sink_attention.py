@@ -10,13 +10,15 @@ import numpy as np
 
 from oracle.arithmetic import Arithmetic
 from oracle.kit import Kit, Values
-from oracle.ops.attention import EXP_ULPS, Head, bound_of, group, heads_of, noise_of, rejudge_of
+from oracle.ops.attention import Head, averaged, bound_of, group, heads_of, noise_of, rejudge_of
 from oracle.ops.base import Array, Operation, Tensor, Variance, Weight, Where, axes_of_first, shape_of_first
 from oracle.recipes import Visible
 
 
-def formula(F: Kit, q: Values, k: Values, v: Values, sinks: Weight, *, visible: Visible, scale: float) -> Values:
-    """q [row, head, dim], k and v [cell, kv head, dim], sinks [head] -> [row, head, dim]."""
+def formula(
+    F: Kit, q: Values, k: Values, v: Values, sinks: Weight, *, visible: Visible, scale: float, probabilities: str = "f32"
+) -> Values:
+    """q [row, head, dim], k and v [cell, kv head, dim], sinks [head] -> [row, head, dim]; ``probabilities`` as `attention` has it."""
     out = np.zeros(q.shape, F.dtype)
     seen, g, extra = visible.matrix(), group(q, k), F.vector(sinks)
     rows = seen.any(1)
@@ -25,7 +27,7 @@ def formula(F: Kit, q: Values, k: Values, v: Values, sinks: Weight, *, visible: 
         scores = np.where(seen[rows], scores, F.dtype.type(-np.inf))
         top = np.maximum(scores.max(-1, keepdims=True), extra[h])
         e = np.exp(scores - top)
-        out[rows, h] = F.dot(e, v[:, h // g].T) / (F.sum(e)[:, None] + np.exp(extra[h] - top))
+        out[rows, h] = averaged(F, e, F.sum(e)[:, None] + np.exp(extra[h] - top), v[:, h // g], probabilities)
     return out
 
 
@@ -35,27 +37,39 @@ def _sink(head: Head, score: float) -> tuple[Array, Array]:
     return 1 - head.p.sum(-1, keepdims=True), np.where(np.isfinite(shift), shift, 0.0)
 
 
-def noise(A: Arithmetic, y: Array, q: Tensor, k: Tensor, v: Tensor, sinks: Weight, *, visible: Visible, scale: float) -> Variance:
-    extra = sinks.array()
-    heads = heads_of(y, q, k, v, visible, scale, extra)
-    inherited, own, common = noise_of(A, y, heads, q, k, v, visible=visible, scale=scale)
-    own, common = np.array(own), np.array(common)
-    for h, head in enumerate(heads):
-        p, shift = _sink(head, extra[h])
-        # The sink's exponential and its addition are one relative error for the whole row.
-        more = np.square(head.o) * A.w3 * (np.square(p) * (np.square(shift) + 4 * EXP_ULPS**2) + 1)
-        own[:, h] += more
-        common[:, h] += more
-    return Variance(inherited, own, common)
+def noise(
+    A: Arithmetic,
+    y: Array,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    sinks: Weight,
+    *,
+    visible: Visible,
+    scale: float,
+    probabilities: str = "f32",
+) -> Variance:
+    heads = heads_of(y, q, k, v, visible, scale, sinks.array())
+    return noise_of(A, y, heads, q, k, v, visible=visible, scale=scale, probabilities=probabilities)
 
 
 def bound(
-    A: Arithmetic, y: Array, where: Where, q: Tensor, k: Tensor, v: Tensor, sinks: Weight, *, visible: Visible, scale: float
+    A: Arithmetic,
+    y: Array,
+    where: Where,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    sinks: Weight,
+    *,
+    visible: Visible,
+    scale: float,
+    probabilities: str = "f32",
 ) -> Array:
     """Attention's bound, and what the sink's exponential and addition can move."""
     u, extra = 2.0**-24, sinks.array()
     heads = heads_of(y, q, k, v, visible, scale, extra)
-    out = bound_of(where, heads, visible, scale)
+    out = bound_of(where, heads, visible, scale, probabilities)
     for i, (row, h, d) in enumerate(zip(*where, strict=True)):
         p, shift = (float(x[row, 0]) for x in _sink(heads[h], extra[h]))
         error = float(np.expm1(2 * u * abs(shift) + 6 * u))
@@ -64,16 +78,21 @@ def bound(
 
 
 def rejudge(
-    A: Arithmetic, order: str, y: Array, where: Where, q: Tensor, k: Tensor, v: Tensor, sinks: Weight, *, visible: Visible, scale: float
+    A: Arithmetic,
+    order: str,
+    y: Array,
+    where: Where,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    sinks: Weight,
+    *,
+    visible: Visible,
+    scale: float,
+    probabilities: str = "f32",
 ) -> Array:
     """Attention's own variance from its partial sums, and the sink's."""
-    extra = sinks.array()
-    heads = heads_of(y, q, k, v, visible, scale, extra)
-    out = rejudge_of(A, order, where, heads, visible, scale)
-    for i, (row, h, d) in enumerate(zip(*where, strict=True)):
-        p, shift = (float(x[row, 0]) for x in _sink(heads[h], extra[h]))
-        out[i] += A.w3 * heads[h].o[row, d] ** 2 * (p**2 * (shift**2 + 4 * EXP_ULPS**2) + 1)
-    return out
+    return rejudge_of(A, order, where, heads_of(y, q, k, v, visible, scale, sinks.array()), visible, scale, probabilities)
 
 
 sink_attention = Operation("sink_attention", "attention", axes_of_first, shape_of_first, formula, noise, bound, rejudge)

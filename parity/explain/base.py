@@ -125,8 +125,10 @@ def mapped(change: Callable[[Array], Array]) -> Callable[[Tensor], Tensor]:
     """The same change applied to values and errors (a move of elements)."""
 
     def apply(t: Tensor) -> Tensor:
-        parts = (change(np.broadcast_to(np.asarray(p, np.float64), t.data.shape)) if np.ndim(p) else p for p in (t.var, t.acc, t.half))
-        return Tensor(change(t.data), t.axes, *parts)
+        var, acc, half = (
+            change(np.broadcast_to(np.asarray(p, np.float64), t.data.shape)) if np.ndim(p) else p for p in (t.var, t.acc, t.half)
+        )
+        return Tensor(change(t.data), t.axes, var, acc, half)
 
     return apply
 

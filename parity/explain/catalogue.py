@@ -41,10 +41,10 @@ def _after(stage: Stage, change: After | None) -> Callable[[Tensor], Tensor] | N
         made = np.asarray(change(stage, t.data), np.float64)
         source = _moved_from(stage, change, t.data, made)
         if source is None:
-            return replace(t, data=made)
+            return replace(t, data=made, coarse=None)
         # Values that are moved take their errors along.
-        errors = (np.broadcast_to(np.asarray(e), t.data.shape).ravel()[source] if np.ndim(e) else e for e in (t.var, t.acc, t.half))
-        return Tensor(made, t.axes, *errors)
+        var, acc, half = (np.broadcast_to(np.asarray(e), t.data.shape).ravel()[source] if np.ndim(e) else e for e in (t.var, t.acc, t.half))
+        return Tensor(made, t.axes, var, acc, half)
 
     return apply
 

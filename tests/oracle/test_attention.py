@@ -6,13 +6,14 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from oracle.readings import Exact, Noise, Rounded
 from oracle.recipes import WINDOW_RULES, Visible
 from oracle.tensor import Tensor
-from tests.oracle.calls import HEADS, declared, read, stage
+from oracle.weights import Weight
+from tests.oracle.calls import HEADS, ORDERS, declared, f32, read, sink_attention_call, stage
 
 drawn = settings(max_examples=60, deadline=None)
 seeds = st.integers(0, 2**32 - 1)
@@ -144,3 +145,47 @@ def test_the_order_of_the_cells_does_not_matter(seed):
     order = rng.permutation(6)
     found = [exact(q, k[o], v[o], Visible("W_LT", True, 4, np.array([6, 7]), np.arange(6)[o], 6), 0.5) for o in (np.arange(6), order)]
     assert np.abs(found[0] - found[1]).max() < 1e-12
+
+
+@drawn
+@given(seed=seeds, order=st.sampled_from(ORDERS), sinks=st.booleans(), narrow=st.sampled_from(["f32", "bf16", "f16"]))
+@example(seed=136, order="sequential", sinks=False, narrow="f32")
+def test_probabilities_below_the_range_of_float32_are_noise_where_they_are_all_there_is(seed, order, sinks, narrow):
+    """Cells that take all of the softmax and whose values are exact zeros leave a row that float32 rounds coarsely, or to nothing."""
+    rng = np.random.default_rng(seed)
+    cells, dim = int(rng.integers(2, 30)), int(rng.integers(1, 9))
+    q, k, v = (f32(rng.standard_normal(s) * np.where(rng.random(s) < 0.1, 30, 1)) for s in ((3, 2, dim), (cells, 1, dim), (cells, 1, dim)))
+    v[(rng.random(v.shape) < 0.5)] = 0
+    visible = Visible("none", False, None, np.arange(3), np.arange(cells), 0)
+    more = (Weight.of(f32([0.0, 40.0]), ("head",)),) if sinks else ()
+    made = stage("sink_attention" if sinks else "attention", *(Tensor(t, HEADS) for t in (q, k, v)), *more, visible=visible, scale=1.0)
+    A = declared(order, probabilities=narrow)
+    rule, rounded = read(Noise(A), made), read(Rounded(A), made).data
+    error, sigma = np.abs(rounded - rule.data), np.sqrt(np.broadcast_to(rule.var, rounded.shape))
+    assert (error <= 8 * sigma).all()
+    where = tuple(i.ravel() for i in np.indices(rounded.shape))
+    bound = made.op.bound(A, rule.data, where, *made.args, **made.params | {"probabilities": narrow})
+    assert (error.ravel() <= bound).all()
+
+
+def test_a_probability_within_the_range_of_float32_is_no_noise():
+    """What is left of a row is as small as 1e-30, but no smaller than float32 holds: a cell lost there is seen."""
+    k = f32([[[0.0]], [[-69.0]]])
+    made = stage(
+        "attention", *(Tensor(t, HEADS) for t in (f32([[[1.0]]]), k, f32([[[0.0]], [[1.0]]]))),
+        visible=Visible("none", False, None, np.arange(1), np.arange(2), 0), scale=1.0,
+    )  # fmt: skip
+    y = read(Noise(declared("sequential")), made)
+    assert y.data.item() == pytest.approx(math.exp(-69))
+    assert np.sqrt(np.asarray(y.var)).item() < 1e-4 * y.data.item()
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+def test_probabilities_beside_a_sink_are_rounded_as_declared(dtype):
+    """The candidate and the oracle round them alike, and one that does not is outside the noise."""
+    made = sink_attention_call("gaussian", np.random.default_rng(5))
+    A, plain = declared("pairwise", probabilities=dtype), declared("pairwise")
+    rule = read(Noise(A), made)
+    sigma = np.sqrt(np.broadcast_to(rule.var, rule.data.shape))
+    assert (np.abs(read(Rounded(A), made).data - rule.data) <= 8 * sigma).all()
+    assert (np.abs(read(Rounded(plain), made).data - rule.data) > 8 * sigma).mean() > 0.5

@@ -117,15 +117,44 @@ def test_quantising_twice_changes_little(policy):
     assert np.abs(policies.apply(policy, x) - x).max() <= 2.0**-10 * np.abs(x).max()
 
 
-@pytest.mark.parametrize("sigma", [0.02, 0.1, 0.3, 1.0])
+def across(sigma: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """bf16's steps that 200,000 values change by under an error of ``sigma`` steps, the flips' deviation in steps, the values."""
+    rng, q = np.random.default_rng(4), 2.0**-7
+    x = 1 + rng.uniform(0, 1, 200_000)
+    moved = policies.apply("bf16", x + sigma * q * rng.standard_normal(len(x))) - policies.apply("bf16", x)
+    return moved / q, np.sqrt(policies.flips("bf16", x, np.full(len(x), (sigma * q) ** 2))) / q, x
+
+
+@pytest.mark.parametrize("sigma", [0.11, 0.3, 1.0])
 def test_flips_have_the_predicted_energy(sigma):
     """`specs/noise-rules.md` section 4: E[(RN(y+e) - RN(y))²] = 0.8 q σ below 0.4 q, σ² + q²/6 above."""
-    rng = np.random.default_rng(4)
-    x = 1 + rng.uniform(0, 1, 200_000)
+    found, rule, _ = across(sigma)
+    assert np.square(rule).mean() == pytest.approx(np.square(found).mean(), rel=0.05)
+
+
+@pytest.mark.parametrize("sigma", [1e-4, 1e-3, 0.03, 0.09])
+def test_a_flip_is_within_its_deviation_and_what_cannot_flip_has_none(sigma):
+    """The energy is that of the rule within what it costs that a flip, however rare, is a whole step."""
+    found, rule, x = across(sigma)
+    assert found.any() and rule[found != 0] == pytest.approx(policies.FLIP)
+    assert np.square(found).mean() <= np.square(rule).mean() <= 6 * 0.8 * sigma
     q = 2.0**-7
-    error = sigma * q * rng.standard_normal(len(x))
-    found = np.square(policies.apply("bf16", x + error) - policies.apply("bf16", x)).mean()
-    assert policies.flips("bf16", x, np.full(len(x), (sigma * q) ** 2)).mean() == pytest.approx(found, rel=0.05)
+    far = np.abs(np.mod(x / q, 1) - 0.5) > 6.001 * sigma
+    assert not rule[far].any() and (sigma > 0.05 or far.mean() > 0.5)
+
+
+@drawn
+@given(policy=st.sampled_from(PLAIN), seed=st.integers(0, 2**32 - 1), reach=st.sampled_from([0.0, 1e-6, 1e-3, 0.1]))
+def test_what_lies_within_reach_becomes_nothing_beyond_the_interval(policy, seed, reach):
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((2, 256)) * np.where(rng.random((2, 256)) < 0.1, 30, 1)
+    reaches = reach * rng.uniform(0.1, 1, x.shape) * np.abs(x)
+    low, high = policies.interval(policy, x, reaches)
+    for _ in range(8):
+        there = policies.apply(policy, x + reaches * rng.uniform(-1, 1, x.shape))
+        assert (low <= there).all() and (there <= high).all()
+    if not reach:
+        assert low.tolist() == high.tolist() == policies.apply(policy, x).tolist()
 
 
 @pytest.mark.parametrize(("policy", "width"), [("q8_0", 33), ("q8_k", 128)])

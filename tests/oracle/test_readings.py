@@ -11,6 +11,7 @@ from oracle import faults
 from oracle.arithmetic import Arithmetic, named
 from oracle.drafters.weights import DrafterWeights, LayerWeights
 from oracle.models import Drafter, Target
+from oracle.policies import FLIP
 from oracle.readings import Exact, Fault, Faulty, Noise, OwnNoise, Reading, Rounded, Sampled, Shapes, Stage, Survey, consumed
 from oracle.tape import Machine, Record
 from oracle.tensor import Array, Tensor, concatenate
@@ -229,10 +230,12 @@ def test_what_a_consumer_rounds_is_applied_to_the_value():
 
 def test_an_input_with_errors_leaves_only_the_flips_of_its_rounding():
     A = named("f32,use=*:bf16")
-    x = Tensor(np.array([[1.0, 300.0]]), ROWS, np.array([[1e-8, 1e-8]]))
-    made = stage("linear", x, Weight.of(np.eye(2), ("dim", "in")))
-    spacing = np.array([2.0**-7, 2.0])
-    assert np.allclose(consumed(A, made).args[0].variance(), 0.8 * spacing * 1e-4)
+    x = Tensor(np.array([[1.0, 300.0, 301.0, 1 + 2.0**-8]]), ROWS, np.full((1, 4), 1e-8))
+    made = stage("linear", x, Weight.of(np.eye(4), ("dim", "in")))
+    spacing = np.array([[0, 0, 2.0, 2.0**-7]])
+    once = consumed(A, made)
+    assert np.allclose(once.args[0].variance(), np.square(FLIP * spacing))
+    assert consumed(A, once).args[0] is once.args[0]
 
 
 @pytest.mark.parametrize("truncate", [False, True])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,11 +13,12 @@ import pytest
 from dumps import DumpWriter, open_dump
 from oracle import arithmetic as arithmetics
 from oracle.artifacts import make_artifact
-from oracle.floats import F16
+from oracle.floats import F16, FORMATS
 from oracle.readings import Fault, Faulty, Reading, Rounded
 from parity.case import Case
 from parity.comparing import compare_dump
 from parity.making import drafter_case
+from parity.memory import MemoryDump
 from parity.recording import record
 from parity.report import Report
 from tests.artifacts.test_artifact_heads import FEWER
@@ -27,6 +30,16 @@ A = arithmetics.named("llama.cpp-cpu")
 def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
     model, target = make_artifact("qwen3", "tiny", request.param, tmp_path_factory.mktemp("coarse"), 3, **FEWER)
     return drafter_case(model, target, family="qwen3", block=5, context=6, seed=4)
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> list[Case]:
+    """Seeded drafters over two appends and two rounds."""
+    made = []
+    for seed in range(6):
+        model, target = make_artifact("qwen3", "tiny", "f32", tmp_path_factory.mktemp(f"plain-{seed}"), seed, **FEWER)
+        made.append(drafter_case(model, target, family="qwen3", appends=(9, 3), accepts=(2,), seed=seed))
+    return made
 
 
 def judged(case: Case, out: Path, reading: Reading, mode: str) -> Report:
@@ -66,3 +79,55 @@ def test_keys_that_were_not_rounded_are_seen_and_nothing_else(case: Case, tmp_pa
     assert pattern == ("*.k_cells", "f16")
     report = judged(case, tmp_path / "d", Rounded(replace(A, use=tuple(others))), "local")
     assert {d.stage.rpartition(".")[2] for d in report.divergences} == {"k_cells"}
+
+
+class Without(MemoryDump):
+    """A dump of a candidate that does not record some stages."""
+
+    def __init__(self, case: Case, hidden: Collection[str]) -> None:
+        super().__init__(case.describe(), {"candidate": "test"})
+        self.hidden = hidden
+
+    def put(self, step: int, stage: str, *args: Any, **options: Any) -> None:
+        if stage.rpartition(".")[2] not in self.hidden:
+            super().put(step, stage, *args, **options)
+
+
+def unrecorded(case: Case, hidden: Collection[str], use: str, fault: Fault | None = None) -> Report:
+    """Local mode on a candidate that keeps these stages to itself, its consumers rounding as ``use`` says."""
+    arithmetic, dump = arithmetics.named(f"f32,use={use}"), Without(case, hidden)
+    reading: Reading = Rounded(arithmetic)
+    record(case, reading if fault is None else Faulty(reading, fault), dump, arithmetic)
+    return compare_dump(case, dump, arithmetic, mode="local")
+
+
+HIDDEN = {
+    "keys": ("k_raw", "k_norm", "k_rope"),
+    "values": ("v",),
+    "the cells themselves": ("k_rope", "v", "k_cells", "v_cells"),
+    "inputs of products": ("xn", "xn_mlp", "mlp_act", "attn", "ctx", "q_rope"),
+}
+
+
+@pytest.mark.parametrize("hidden", HIDDEN)
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+def test_what_is_rounded_unseen_may_fall_on_either_side(plain: list[Case], dtype: str, hidden: str) -> None:
+    """Of some thousand values a few lie so near a midpoint that float32's own errors decide: no divergence on any seed."""
+    use = f"*:{dtype}" if hidden == "inputs of products" else f"*.k_cells:{dtype}+*.v_cells:{dtype}"
+    reports = [unrecorded(case, HIDDEN[hidden], use) for case in plain]
+    assert [r.divergences[:2] for r in reports if r.verdict != "parity"] == []
+
+
+@pytest.mark.parametrize("stage", ["k_cells", "v_cells"])
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+def test_a_cell_one_step_off_with_no_midpoint_near_is_seen(plain: list[Case], dtype: str, stage: str) -> None:
+    hidden, path = HIDDEN["keys" if stage == "k_cells" else "values"], f"draft.L0.{stage}"
+
+    def after(made: object, y: np.ndarray) -> np.ndarray:
+        out = y.copy()
+        out[3] += FORMATS[dtype].ulp(out[3])
+        return out
+
+    report = unrecorded(plain[0], hidden, f"*.k_cells:{dtype}+*.v_cells:{dtype}", Fault("step", path, lambda made: made, after=after))
+    first = report.divergences[0]
+    assert (first.stage, first.extent.rows) == (path, [3])

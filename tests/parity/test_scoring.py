@@ -133,3 +133,12 @@ def test_the_whole_score_has_no_miss_and_no_alarm(name):
         assert not [o.spec for o in made.outcomes if o.above and not o.found]
         exact = np.mean([o.stage and o.place for o in made.outcomes if o.above])
         assert exact >= 0.99, [o.spec for o in made.outcomes if o.above and not (o.stage and o.place)]
+
+
+def test_a_store_that_cuts_where_rounding_is_declared_is_found_and_named(root, monkeypatch):
+    """What is cut is the value before it is stored: a stored one is on the grid already, and a cut would be no mistake at all."""
+    plans = scoring_calls.places
+    monkeypatch.setattr(scoring_calls, "places", lambda calls, seed: [p for p in plans(calls, seed) if "how=cut" in p.text])
+    case, A = score_case("llama target", 0, root), arithmetics.named("bf16")
+    (outcome,) = planted_calls(case, healthy(case, A), Rounded(A), A, "bf16", 0)
+    assert outcome.above and outcome.found and outcome.stage and outcome.place and outcome.named == 1
