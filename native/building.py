@@ -1,6 +1,6 @@
-"""Building the libraries that are not built at installation: the emulated one on first use, the CUDA one where it is asked for.
+"""Building the libraries that are not built at installation: the emulated ones on first use, those of devices where they are asked for.
 
-    python -m native.building cuda-emu | cuda
+    python -m native.building cuda-emu | cuda | metal-emu | metal
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from native import sources
 from native.errors import NativeError
 
-TARGETS = {"cuda-emu": "DLAB_EMULATE", "cuda": "DLAB_CUDA"}
+TARGETS = {"cuda-emu": "DLAB_EMULATE", "cuda": "DLAB_CUDA", "metal-emu": "DLAB_EMULATE_METAL", "metal": "DLAB_METAL"}
 """Libraries built by this module, and the CMake option of each."""
 
 

@@ -21,6 +21,7 @@
 #include "cuda_runtime.hpp"
 #include "cuda_types.hpp"
 #include "engine.hpp"
+#include "language.hpp"
 
 #define __global__
 #define __device__
@@ -35,29 +36,6 @@
 #define CUDART_NAN_F __builtin_nanf("")
 
 namespace emu {
-
-// A place of the caller, as the last argument of everything that can fail.
-struct Here {
-  const char* file;
-  int line;
-  constexpr Here(const char* f = __builtin_FILE(), int l = __builtin_LINE()) : file(f), line(l) {}
-  Place place() const { return Place::at(file, line); }
-};
-
-template <class T>
-inline uint64_t to_bits(T value) {
-  static_assert(sizeof(T) <= 8 && std::is_trivially_copyable_v<T>, "warp operations take values of up to 8 bytes");
-  uint64_t bits = 0;
-  __builtin_memcpy(&bits, &value, sizeof value);
-  return bits;
-}
-
-template <class T>
-inline T from_bits(uint64_t bits) {
-  T value;
-  __builtin_memcpy(&value, &bits, sizeof value);
-  return value;
-}
 
 struct Config {
   Extent grid, block;
@@ -188,21 +166,3 @@ template <class T>
 inline T atomicCAS(T* p, std::common_type_t<T> expected, std::common_type_t<T> v, emu::Here h = {}) {
   return emu::atomically(p, h, [=](T old) __attribute__((no_sanitize("thread"))) { return old == expected ? v : old; });
 }
-
-// Copies that the compiler leaves as calls are accesses too.
-namespace emu {
-void* copy_bytes(void* to, const void* from, size_t bytes);
-void* fill_bytes(void* to, int value, size_t bytes);
-}  // namespace emu
-__attribute__((always_inline)) inline void* emu_memcpy(void* to, const void* from, size_t bytes) {
-  if (__builtin_constant_p(bytes) && bytes <= 16) return __builtin_memcpy(to, from, bytes);
-  return emu::copy_bytes(to, from, bytes);
-}
-__attribute__((always_inline)) inline void* emu_memset(void* to, int value, size_t bytes) { return emu::fill_bytes(to, value, bytes); }
-namespace std {
-using ::emu_memcpy;
-using ::emu_memset;
-}  // namespace std
-#define memcpy emu_memcpy
-#define memmove emu_memcpy
-#define memset emu_memset

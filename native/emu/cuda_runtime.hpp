@@ -100,7 +100,7 @@ inline cudaError_t cudaSetDevice(int) { return cudaSuccess; }
 inline cudaError_t cudaDriverGetVersion(int* version) { return *version = 13000, cudaSuccess; }
 inline cudaError_t cudaRuntimeGetVersion(int* version) { return *version = 13000, cudaSuccess; }
 inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int) {
-  *p = {"emulated CUDA device", size_t{64} << 30, 48 * 1024, emu::kMaxShared, 9, 0, 8, 32, static_cast<int>(emu::kMaxThreads)};
+  *p = {"emulated CUDA device", size_t{64} << 30, 48 * 1024, emu::kCuda.max_shared, 9, 0, 8, 32, static_cast<int>(emu::kMaxThreads)};
   return cudaSuccess;
 }
 inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
@@ -108,7 +108,7 @@ inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, 
     case cudaDevAttrMaxThreadsPerBlock: *value = static_cast<int>(emu::kMaxThreads); break;
     case cudaDevAttrMaxSharedMemoryPerBlock: *value = 48 * 1024; break;
     case cudaDevAttrMultiProcessorCount: *value = 8; break;
-    case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = static_cast<int>(emu::kMaxShared); break;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = static_cast<int>(emu::kCuda.max_shared); break;
   }
   return cudaSuccess;
 }

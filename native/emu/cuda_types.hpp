@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "floats.hpp"
+
 struct dim3 {
   unsigned x, y, z;
   constexpr dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
@@ -30,73 +32,8 @@ EMU_VECTORS(float, float, 8, 16)
 EMU_VECTORS(double, double, 16, 16)
 #undef EMU_VECTORS
 
-namespace emu {
-
-inline uint32_t float_bits(float f) {
-  uint32_t u;
-  __builtin_memcpy(&u, &f, 4);
-  return u;
-}
-
-inline float bits_float(uint32_t u) {
-  float f;
-  __builtin_memcpy(&f, &u, 4);
-  return f;
-}
-
-// Round to nearest even; NaN stays NaN.
-inline uint16_t half_from(float value) {
-  const uint32_t bits = float_bits(value), magnitude = bits & 0x7fffffffu;
-  const auto sign = static_cast<uint16_t>(bits >> 16 & 0x8000u);
-  if (magnitude > 0x7f800000u) return static_cast<uint16_t>(sign | 0x7e00u | (magnitude >> 13 & 0x3ffu));
-  if (magnitude >= 0x47800000u) return static_cast<uint16_t>(sign | 0x7c00u);
-  if (magnitude < 0x38800000u)  // subnormal: adding 0.5 leaves units of 2^-24, rounded by the addition
-    return static_cast<uint16_t>(sign | (float_bits(bits_float(magnitude) + 0.5f) - 0x3f000000u));
-  return static_cast<uint16_t>(sign | ((magnitude + 0xfffu + (magnitude >> 13 & 1u) - (112u << 23)) >> 13));
-}
-
-inline float half_to(uint16_t half) {
-  const uint32_t magnitude = half & 0x7fffu, sign = static_cast<uint32_t>(half & 0x8000u) << 16;
-  if (magnitude >= 0x7c00u) return bits_float(sign | 0x7f800000u | (magnitude & 0x3ffu) << 13);
-  return bits_float(sign | float_bits(bits_float(magnitude << 13) * 0x1p112f));
-}
-
-inline uint16_t bfloat_from(float value) {
-  const uint32_t bits = float_bits(value);
-  if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>(bits >> 16 | 0x40u);
-  return static_cast<uint16_t>((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
-}
-
-inline float bfloat_to(uint16_t bits) { return bits_float(static_cast<uint32_t>(bits) << 16); }
-
-}  // namespace emu
-
-// A 16-bit float: arithmetic in float, rounded once per operation, which is what the 16-bit instructions give.
-#define EMU_FLOAT16(name, pair, from, to)                                                   \
-  struct name {                                                                             \
-    uint16_t bits;                                                                          \
-    name() = default;                                                                       \
-    name(float f) : bits(emu::from(f)) {}                                                   \
-    name(double d) : name(static_cast<float>(d)) {}                                         \
-    name(int i) : name(static_cast<float>(i)) {}                                            \
-    operator float() const { return emu::to(bits); }                                        \
-    name& operator+=(name o) { return *this = name(float(*this) + float(o)); }              \
-    name& operator-=(name o) { return *this = name(float(*this) - float(o)); }              \
-    name& operator*=(name o) { return *this = name(float(*this) * float(o)); }              \
-    name& operator/=(name o) { return *this = name(float(*this) / float(o)); }              \
-  };                                                                                        \
+#define EMU_FLOAT16_INTRINSICS(name, pair)                                                   \
   struct alignas(4) pair { name x, y; };                                                    \
-  inline name operator+(name a, name b) { return a += b; }                                  \
-  inline name operator-(name a, name b) { return a -= b; }                                  \
-  inline name operator*(name a, name b) { return a *= b; }                                  \
-  inline name operator/(name a, name b) { return a /= b; }                                  \
-  inline name operator-(name a) { return name(-float(a)); }                                 \
-  inline bool operator<(name a, name b) { return float(a) < float(b); }                     \
-  inline bool operator>(name a, name b) { return float(a) > float(b); }                     \
-  inline bool operator<=(name a, name b) { return float(a) <= float(b); }                   \
-  inline bool operator>=(name a, name b) { return float(a) >= float(b); }                   \
-  inline bool operator==(name a, name b) { return float(a) == float(b); }                   \
-  inline bool operator!=(name a, name b) { return float(a) != float(b); }                   \
   inline name __hadd(name a, name b) { return a + b; }                                      \
   inline name __hsub(name a, name b) { return a - b; }                                      \
   inline name __hmul(name a, name b) { return a * b; }                                      \
@@ -111,9 +48,11 @@ inline float bfloat_to(uint16_t bits) { return bits_float(static_cast<uint32_t>(
   inline pair __hfma2(pair a, pair b, pair c) { return {__hfma(a.x, b.x, c.x), __hfma(a.y, b.y, c.y)}; } \
   inline float __low2float(pair p) { return p.x; }                                          \
   inline float __high2float(pair p) { return p.y; }
-EMU_FLOAT16(__half, __half2, half_from, half_to)
-EMU_FLOAT16(__nv_bfloat16, __nv_bfloat162, bfloat_from, bfloat_to)
-#undef EMU_FLOAT16
+EMU_FLOAT16(__half, half_from, half_to)
+EMU_FLOAT16(__nv_bfloat16, bfloat_from, bfloat_to)
+EMU_FLOAT16_INTRINSICS(__half, __half2)
+EMU_FLOAT16_INTRINSICS(__nv_bfloat16, __nv_bfloat162)
+#undef EMU_FLOAT16_INTRINSICS
 using half = __half;
 using half2 = __half2;
 using nv_bfloat16 = __nv_bfloat16;

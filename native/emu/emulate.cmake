@@ -1,7 +1,10 @@
 # dlab_emulate_cuda(TARGET SOURCE.cu ... HEADER.cuh ...)
+# dlab_emulate_metal(TARGET SOURCE.metal ... HOST.cpp ...)
 #
-# Adds CUDA sources to a library or program, compiled by the C++ compiler for the emulator in this folder, and the emulator itself.
-# Headers with launches or __shared__ variables in them are named too, so that they are translated as well.
+# Adds CUDA or Metal sources to a library or program, compiled by the C++ compiler for the emulator in this folder, and the emulator itself.
+# CUDA headers with launches or __shared__ variables in them are named too, so that they are translated as well; headers that a .metal
+# source includes are found below the current source directory. Host code that is named here is watched where it touches device or
+# pinned memory.
 # Reports name the sources by their path below the current source directory.
 #
 # With -fsanitize=address or -fsanitize=thread in CMAKE_CXX_FLAGS the accesses are left to that sanitizer: the emulator then checks
@@ -19,27 +22,41 @@ if(NOT TARGET dlab_emulator)
   target_compile_definitions(dlab_emulator PRIVATE "EMU_BUILD_ROOT=\"${CMAKE_BINARY_DIR}/\"")
 endif()
 
-function(dlab_emulate_cuda target)
+# The name of a source in reports: its path below the current source directory, or below the folder above.
+function(_dlab_emulated_name result path)
+  file(RELATIVE_PATH name ${CMAKE_CURRENT_SOURCE_DIR} ${path})
+  if(name MATCHES "^\\.\\./([^.].*)")
+    set(name ${CMAKE_MATCH_1})
+  elseif(name MATCHES "^\\.\\.")
+    get_filename_component(name ${path} NAME)
+  endif()
+  set(${result} ${name} PARENT_SCOPE)
+endfunction()
+
+# Translates each source, and compiles what comes out into the target. header: what CUDA and host sources include first.
+function(_dlab_emulate target header)
   set(generated "")
+  file(GLOB metal_headers CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.h)
   foreach(source IN LISTS ARGN)
     get_filename_component(path ${source} ABSOLUTE BASE_DIR ${CMAKE_CURRENT_SOURCE_DIR})
-    file(RELATIVE_PATH name ${CMAKE_CURRENT_SOURCE_DIR} ${path})
-    if(name MATCHES "^\\.\\./([^.].*)")  # from a folder beside it
-      set(name ${CMAKE_MATCH_1})
-    elseif(name MATCHES "^\\.\\.")  # from elsewhere
-      get_filename_component(name ${path} NAME)
-    endif()
-    get_filename_component(extension ${name} LAST_EXT)
+    _dlab_emulated_name(name ${path})
     set(out ${CMAKE_CURRENT_BINARY_DIR}/${target}_emulated/${name})
-    if(extension STREQUAL ".cu")
+    if(name MATCHES "\\.(cu|metal)$")
       string(APPEND out .cpp)
     endif()
     get_filename_component(folder ${out} DIRECTORY)
     file(MAKE_DIRECTORY ${folder})
+    if(name MATCHES "\\.metal$")
+      set(command ${EMU_FOLDER}/translate_metal.py ${path} --root ${CMAKE_CURRENT_SOURCE_DIR} --compiler ${CMAKE_CXX_COMPILER})
+      set(needs ${EMU_FOLDER}/translate_metal.py ${metal_headers})
+    else()
+      set(command ${EMU_FOLDER}/translate.py ${path} --name ${name} --header ${header})
+      set(needs "")
+    endif()
     add_custom_command(
       OUTPUT ${out}
-      COMMAND ${Python3_EXECUTABLE} ${EMU_FOLDER}/translate.py ${path} --name ${name} --out ${out}
-      DEPENDS ${path} ${EMU_FOLDER}/translate.py
+      COMMAND ${Python3_EXECUTABLE} ${command} --out ${out}
+      DEPENDS ${path} ${EMU_FOLDER}/translate.py ${needs}
       COMMENT "Translating ${name} for the emulator")
     list(APPEND generated ${out})
   endforeach()
@@ -60,4 +77,12 @@ function(dlab_emulate_cuda target)
   target_sources(${target} PRIVATE ${generated} $<TARGET_OBJECTS:dlab_emulator>)
   target_include_directories(${target} BEFORE PRIVATE ${CMAKE_CURRENT_BINARY_DIR}/${target}_emulated ${EMU_FOLDER}/include ${EMU_FOLDER} ${CMAKE_CURRENT_SOURCE_DIR})
   target_link_libraries(${target} PRIVATE Threads::Threads ${CMAKE_DL_LIBS})
+endfunction()
+
+function(dlab_emulate_cuda target)
+  _dlab_emulate(${target} cuda_emu.hpp ${ARGN})
+endfunction()
+
+function(dlab_emulate_metal target)
+  _dlab_emulate(${target} language.hpp ${ARGN})
 endfunction()

@@ -17,6 +17,21 @@ namespace emu {
 
 Clock clock;
 
+const Language kCuda = {"block",
+                        "__syncthreads",
+                        "__shared__",
+                        {"__syncwarp", "__shfl_sync", "__shfl_up_sync", "__shfl_down_sync", "__shfl_xor_sync", "__ballot_sync", "__all_sync",
+                         "__any_sync", "__reduce_add_sync", "__reduce_min_sync", "__reduce_max_sync", "__reduce_and_sync",
+                         "__reduce_or_sync", "__reduce_xor_sync", "__match_any_sync", "mma"},
+                        227 * 1024};
+const Language kMetal = {"threadgroup",
+                         "threadgroup_barrier",
+                         "threadgroup",
+                         {"simdgroup_barrier", "simd_shuffle", "simd_shuffle_up", "simd_shuffle_down", "simd_shuffle_xor", "simd_ballot",
+                          "simd_all", "simd_any", "simd_sum", "simd_min", "simd_max", "simd_and", "simd_or", "simd_xor", "simd_match",
+                          "simdgroup_multiply_accumulate"},
+                         32 * 1024};
+
 namespace {
 
 template <class T>
@@ -221,10 +236,10 @@ void* shared_variable(SharedVariable& v, size_t bytes) {
   if (bytes == 0) return running.dynamic;
   if (v.block == running.serial) return v.address;
   running.shared_bytes += bytes;
-  if (running.shared_bytes > kMaxShared) {
+  if (running.shared_bytes > language().max_shared) {
     report(kind::kApi, {Place::at(v.file, v.line)},
-           "kernel " + kernel_text() + ": __shared__ " + v.name + " at {0} brings the block to " + std::to_string(running.shared_bytes) +
-               " bytes of shared memory, more than the " + std::to_string(kMaxShared) + " there are");
+           "kernel " + kernel_text() + ": " + language().shared + " " + v.name + " at {0} brings the block to " + std::to_string(running.shared_bytes) +
+               " bytes of shared memory, more than the " + std::to_string(language().max_shared) + " there are");
     stop_kernel();
   }
   v.address = shared_memory().allocate(bytes, Place::at(v.file, v.line));
@@ -255,8 +270,10 @@ std::string thread_text(uint16_t thread, uint32_t segment) {
   const auto triple = [](unsigned x, unsigned y, unsigned z) {
     return "(" + std::to_string(x) + "," + std::to_string(y) + "," + std::to_string(z) + ")";
   };
-  return "thread " + triple(thread % d.x, thread / d.x % d.y, thread / (d.x * d.y)) + " of block " + triple(b.x, b.y, b.z);
+  return "thread " + triple(thread % d.x, thread / d.x % d.y, thread / (d.x * d.y)) + " of " + language().block + " " + triple(b.x, b.y, b.z);
 }
+
+const Language& language() { return running.launch ? *running.launch->language : kCuda; }
 
 std::string kernel_text() { return running.launch ? running.launch->kernel : "?"; }
 

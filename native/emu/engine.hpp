@@ -22,7 +22,17 @@ struct Index {
 
 constexpr unsigned kWarp = 32;
 constexpr unsigned kMaxThreads = 1024;
-constexpr size_t kMaxShared = 227 * 1024;
+
+enum class WarpOp { Sync, Shuffle, ShuffleUp, ShuffleDown, ShuffleXor, Ballot, All, Any, Add, Min, Max, And, Or, Xor, Match, Exchange };
+constexpr size_t kWarpOps = 16;
+
+// A source language: how findings name its things, and how much shared memory a block of it may have.
+struct Language {
+  const char *block, *barrier, *shared;
+  const char* ops[kWarpOps];
+  size_t max_shared;
+};
+extern const Language kCuda, kMetal;
 
 // One launch: body(closure) is the kernel on its arguments, run once per thread on a copy of the closure.
 struct Launch {
@@ -32,6 +42,7 @@ struct Launch {
   size_t dynamic_shared = 0;
   void (*body)(const void* closure) = nullptr;
   std::vector<char> closure;
+  const Language* language = &kCuda;
 };
 
 // Runs every block to its end, one after another. order: 0 takes blocks and threads by number, anything else seeds a shuffle of both.
@@ -52,9 +63,12 @@ struct Votes {
 };
 Votes barrier(int predicate, Place place);
 
-enum class WarpOp { Sync, Shuffle, ShuffleUp, ShuffleDown, ShuffleXor, Ballot, All, Any, Add, Min, Max, And, Or, Xor, Match };
-const char* name_of(WarpOp op);
-// The lanes of mask meet; returns this lane's result. value: up to 8 bytes; argument: source lane, distance or lane mask.
+// What a lane of an exchange gives, and what it gets: the value of every lane.
+struct Exchange {
+  uint64_t mine[2], all[kWarp][2];
+};
+// The lanes of mask meet; returns this lane's result. value: up to 8 bytes, or of an exchange the address of its `Exchange`; argument:
+// source lane, distance or lane mask.
 uint64_t warp(WarpOp op, unsigned mask, uint64_t value, int argument, int width, Place place);
 unsigned active_mask();
 
@@ -84,6 +98,8 @@ bool on_block_stack(const void* p);
 // "thread (3,0,0) of block (0,0,0)"; segment: of the access, see Clock.
 std::string thread_text(uint16_t thread, uint32_t segment);
 std::string kernel_text();
+// That of the running kernel.
+const Language& language();
 // Ends the kernel: the calling thread never returns.
 [[noreturn]] void stop_kernel();
 

@@ -1,5 +1,6 @@
 #include "findings.hpp"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <dlfcn.h>
@@ -21,6 +22,9 @@ std::string quoted(const std::string& text) {
   return out + "\"";
 }
 
+constexpr const char* kOwnHeaders[] = {"/cuda_emu.hpp:",   "/cuda_math.hpp:",   "/cuda_types.hpp:",  "/floats.hpp:",
+                                       "/language.hpp:", "/metal_emu.hpp:", "/metal_kernel.hpp:", "/metal_types.hpp:", "/metal_matrix.hpp:"};
+
 // The first line that a command prints and that is not of a header of the emulator.
 std::string first_line(const std::string& command) {
   FILE* pipe = popen(command.c_str(), "r");
@@ -28,8 +32,8 @@ std::string first_line(const std::string& command) {
   char line[512];
   while (pipe && fgets(line, sizeof line, pipe)) {
     line[strcspn(line, "\n")] = 0;
-    const bool ours = strstr(line, "/cuda_emu.hpp:") || strstr(line, "/cuda_math.hpp:") || strstr(line, "/cuda_types.hpp:");
-    if (found.empty() && !ours) found = line;
+    const auto in_header = [&](const char* header) { return strstr(line, header) != nullptr; };
+    if (found.empty() && std::none_of(std::begin(kOwnHeaders), std::end(kOwnHeaders), in_header)) found = line;
   }
   if (pipe) pclose(pipe);
   return found;
@@ -42,7 +46,8 @@ std::string source_name(std::string line) {
   if (line.rfind(EMU_BUILD_ROOT, 0) == 0) line.erase(0, strlen(EMU_BUILD_ROOT));
 #endif
   if (const size_t folder = line.find("_emulated/"); folder != std::string::npos) line.erase(0, folder + strlen("_emulated/"));
-  if (const size_t suffix = line.find(".cu.cpp:"); suffix != std::string::npos) line.erase(suffix + 3, 4);
+  for (const char* suffix : {".cu.cpp:", ".metal.cpp:"})
+    if (const size_t at = line.find(suffix); at != std::string::npos) line.erase(at + strlen(suffix) - strlen(".cpp:"), strlen(".cpp"));
   return line;
 }
 

@@ -252,7 +252,7 @@ Status launch(Launch l, Stream* handle) {
   const auto [gx, gy, gz] = l.grid;
   const auto [bx, by, bz] = l.block;
   const bool fits = bx && by && bz && l.block.count() <= kMaxThreads && bz <= 64 && gx && gy && gz && gx < 1u << 31 && gy < 65536 &&
-                    gz < 65536 && l.dynamic_shared <= kMaxShared;
+                    gz < 65536 && l.dynamic_shared <= l.language->max_shared;
   if (!fits) {
     const auto triple = [](Extent e) { return "(" + std::to_string(e.x) + "," + std::to_string(e.y) + "," + std::to_string(e.z) + ")"; };
     return wrong("kernel " + l.kernel + " launched at {0} with grid " + triple(l.grid) + ", block " + triple(l.block) + " and " +

@@ -66,7 +66,7 @@ std::string who_text(uint16_t thread, uint32_t segment) {
 std::string where_text(const Arena& arena, const void* p) {
   const Allocation* a = arena.find(p);
   if (!is_shared(arena)) return whereabouts(arena, "device", p);
-  return "byte " + std::to_string(a ? reinterpret_cast<uintptr_t>(p) - a->begin : 0) + " of __shared__ " + shared_name(p);
+  return "byte " + std::to_string(a ? reinterpret_cast<uintptr_t>(p) - a->begin : 0) + " of " + language().shared + " " + shared_name(p);
 }
 
 void report_race(const Arena& arena, const void* p, const Access& a, bool with_write, const Cell& c) {

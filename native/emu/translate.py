@@ -42,8 +42,13 @@ class Source:
     def line(self, index: int) -> int:
         return 1 + sum(t.count("\n") for t in self.tokens[:index])
 
+    def where(self, index: int) -> tuple[str, int]:
+        """File and line of a token, as reports show them."""
+        return self.name, self.line(index)
+
     def fail(self, index: int, what: str) -> TranslationError:
-        return TranslationError(f"{self.name}:{self.line(index)}: {what}")
+        name, line = self.where(index)
+        return TranslationError(f"{name}:{line}: {what}")
 
     def solid(self, index: int, step: int = 1) -> int:
         """The next token from ``index`` on that is not space; -1 or the length at the ends."""
@@ -124,11 +129,12 @@ def _mark(source: Source, first: int, opening: int) -> None:
     source.kinds[first] = source.kinds[opening] = "space"
 
 
-def _shared(source: Source, at: int) -> None:
-    """``[extern|static] __shared__ TYPE name[dims] {, name[dims]};``"""
+def shared_declaration(source: Source, at: int) -> None:
+    """``[extern|static] __shared__ TYPE name[dims] {, name[dims]};``, or another word at the token in place of ``__shared__``."""
+    word = source.tokens[at]
     end = next((i for i in range(at, len(source.tokens)) if source.tokens[i] == ";"), None)
     if end is None:
-        raise source.fail(at, "__shared__ without a semicolon")
+        raise source.fail(at, f"{word} without a semicolon")
     before = source.solid(at - 1, -1)
     dynamic = before >= 0 and source.tokens[before] == "extern"
     if before >= 0 and source.tokens[before] in ("extern", "static"):
@@ -141,8 +147,8 @@ def _shared(source: Source, at: int) -> None:
     kind = " ".join(source.tokens[i] for i in words if i < names[0][0])
     kind = re.sub(r"(__align__|alignas)\s*\(.*?\)\s*", "", kind).strip()
     if not kind:
-        raise source.fail(at, "__shared__ without a type")
-    made = "".join(_variable(source, kind, name, dims, dynamic, source.line(at)) for name, dims in names)
+        raise source.fail(at, f"{word} without a type")
+    made = "".join(_variable(source, kind, name, dims, dynamic, *source.where(at)) for name, dims in names)
     for i in range(at, end):
         source.tokens[i] = "\n" * source.tokens[i].count("\n")
         source.kinds[i] = "space"
@@ -177,9 +183,9 @@ def _declarators(source: Source, words: list[int]) -> list[tuple[int, str]]:
     return found
 
 
-def _variable(source: Source, kind: str, name: int, dims: str, dynamic: bool, line: int) -> str:
+def _variable(source: Source, kind: str, name: int, dims: str, dynamic: bool, file: str, line: int) -> str:
     word = source.tokens[name]
-    storage = f'static ::emu::SharedVariable emu_{word}{{"{word}", "{source.name}", {line}}}; '
+    storage = f'static ::emu::SharedVariable emu_{word}{{"{word}", "{file}", {line}}}; '
     if dynamic:
         return f"{storage}{kind}* const {word} = static_cast<{kind}*>(::emu::shared_variable(emu_{word}, 0)); "
     alias = f"typedef {kind} emu_type_{word}{dims}; "
@@ -187,27 +193,28 @@ def _variable(source: Source, kind: str, name: int, dims: str, dynamic: bool, li
     return f"{alias}{storage}emu_type_{word}& {word} = *static_cast<emu_type_{word}*>({address}); "
 
 
-def translate(text: str, name: str) -> str:
-    """The C++ text of a CUDA source, with the same lines. `TranslationError` names the line that cannot be read."""
+def translate(text: str, name: str, header: str = "cuda_emu.hpp") -> str:
+    """The C++ text of a CUDA source, or with another header of host code beside kernels, with the same lines. `TranslationError` names the line that cannot be read."""
     source = Source(text, name)
     for i in range(len(source.tokens)):
         if source.tokens[i] == "<<<" and source.kinds[i] == "launch":
             _launch(source, i)
         elif source.tokens[i] == "__shared__" and source.kinds[i] == "word":
-            _shared(source, i)
+            shared_declaration(source, i)
         elif source.tokens[i] == "__noinline__" and source.kinds[i] == "word":
             source.tokens[i] = "__attribute__((noinline))"  # not a macro: the system's headers use the name in their own attributes
-    return f'#include "cuda_emu.hpp"\n#line 1 "{name}"\n' + "".join(source.tokens)
+    return f'#include "{header}"\n#line 1 "{name}"\n' + "".join(source.tokens)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("source", type=Path)
     parser.add_argument("--name", help="path of the source as reports show it")
+    parser.add_argument("--header", default="cuda_emu.hpp", help="what the translation includes first")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     try:
-        made = translate(options.source.read_text(), options.name or options.source.name)
+        made = translate(options.source.read_text(), options.name or options.source.name, options.header)
     except (OSError, TranslationError) as error:
         print(f"translate: {error}", file=sys.stderr)
         return 2

@@ -7,6 +7,8 @@ namespace emu {
 
 namespace {
 
+const char* name_of(WarpOp op) { return language().ops[static_cast<size_t>(op)]; }
+
 bool same_place(const Place& a, const Place& b) { return a.line == b.line && !strcmp(a.file, b.file); }
 
 std::string lanes_text(unsigned mask) {
@@ -67,6 +69,14 @@ uint64_t reduced(const Meeting& m) {
   return total;
 }
 
+// Every lane gets the values of all; those that have not come are all ones.
+void exchange(const Meeting& m) {
+  const auto of = [&](unsigned lane) { return reinterpret_cast<Exchange*>(static_cast<uintptr_t>(m.value[lane])); };
+  for (unsigned l = 0; l < kWarp; ++l)
+    for (unsigned o = 0; m.arrived >> l & 1 && o < kWarp; ++o)
+      for (int i = 0; i < 2; ++i) of(l)->all[o][i] = m.arrived >> o & 1 ? of(o)->mine[i] : ~uint64_t{0};
+}
+
 uint64_t matching(const Meeting& m, int l) {
   uint64_t mask = 0;
   for (unsigned o = 0; o < kWarp; ++o)
@@ -76,6 +86,7 @@ uint64_t matching(const Meeting& m, int l) {
 
 void complete(const Meeting& m, Warp& warp) {
   if (m.op == WarpOp::Sync) ++warp.sync;
+  if (m.op == WarpOp::Exchange) exchange(m);
   const bool shuffle = m.op == WarpOp::Shuffle || m.op == WarpOp::ShuffleUp || m.op == WarpOp::ShuffleDown || m.op == WarpOp::ShuffleXor;
   const uint64_t whole = shuffle || m.op == WarpOp::Match ? 0 : reduced(m);
   for (int l = 0; l < static_cast<int>(kWarp); ++l) {
@@ -85,13 +96,6 @@ void complete(const Meeting& m, Warp& warp) {
 }
 
 }  // namespace
-
-const char* name_of(WarpOp op) {
-  static const char* const names[] = {"__syncwarp",    "__shfl_sync",       "__shfl_up_sync",    "__shfl_down_sync",  "__shfl_xor_sync",
-                                      "__ballot_sync", "__all_sync",        "__any_sync",        "__reduce_add_sync", "__reduce_min_sync",
-                                      "__reduce_max_sync", "__reduce_and_sync", "__reduce_or_sync", "__reduce_xor_sync", "__match_any_sync"};
-  return names[static_cast<int>(op)];
-}
 
 void arrive(Thread& t, const Meeting& opened, uint64_t value, int argument, int width) {
   Warp& warp = *t.warp;
@@ -145,7 +149,7 @@ std::vector<WaitingGroup> waiting_groups(const std::vector<std::unique_ptr<Threa
   }
   std::vector<WaitingGroup> out;
   for (const Group& g : groups) {
-    const std::string what = g.first->state == State::AtBarrier ? "__syncthreads" : name_of(g.first->op);
+    const std::string what = g.first->state == State::AtBarrier ? language().barrier : name_of(g.first->op);
     const std::string who = thread_text(g.first->linear, clock.segment);
     const std::string more = g.count > 1 ? std::to_string(g.count) + " threads from " + who + " on" : who;
     out.push_back({more, what, g.first->place, g.count == 1});
