@@ -2,10 +2,14 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+# Libraries for devices, and what runs their sources without one.
+DEVICES   := cuda metal
+EMULATED  := $(DEVICES:%=%-emu)
+LIBRARIES := $(DEVICES) $(EMULATED)
 NATIVE := $(shell find native -name '*.cpp' -o -name '*.hpp' -o -name '*.h' -o -name '*.c' -o -name 'CMakeLists.txt')
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: native-cuda native-cuda-emu parity-cuda parity-cuda-emu parity test test-all test-peers test-llama bench calibration score native lint clean
+.PHONY: $(LIBRARIES:%=native-%) $(LIBRARIES:%=parity-%) parity test test-all test-peers test-llama bench calibration score native lint clean
 
 parity: $(VENV)/.real native
 	$(BIN)/python -m parity.suite --out build/parity
@@ -24,12 +28,12 @@ test-llama: $(VENV)/.llama $(VENV)/.real native
 	$(BIN)/python -m pytest -m peers tests/peers/test_llama_cpp.py
 
 # The emulated case of make parity, which leaves it out as long as its library is not built.
-parity-cuda-emu: $(VENV)/.real native-cuda-emu
-	$(BIN)/python -m parity.suite --out build/parity-cuda-emu --only cuda-emu
+$(EMULATED:%=parity-%): parity-%: $(VENV)/.real native-%
+	$(BIN)/python -m parity.suite --out build/parity-$* --only $*
 
-# On a machine with an NVIDIA GPU: every family op by op and fused, the tiny cases under compute-sanitizer where it is, the benchmarks.
-parity-cuda: $(VENV)/.real native-cuda
-	$(BIN)/python -m parity.device --out build/parity-cuda
+# On a machine with the device: every family op by op and fused, the tiny cases under compute-sanitizer where it is, the benchmarks.
+$(DEVICES:%=parity-%): parity-%: $(VENV)/.real native-%
+	$(BIN)/python -m parity.device --candidate $* --out build/parity-$*
 
 bench: $(VENV)/.dev native
 	$(BIN)/parity bench
@@ -44,13 +48,9 @@ score: $(VENV)/.dev native
 
 native: $(VENV)/.native
 
-# The CUDA sources on the emulator (native/emu); also built on first use.
-native-cuda-emu: native
-	$(BIN)/python -m native.building cuda-emu
-
-# The CUDA library; needs nvcc, but no GPU.
-native-cuda: native
-	$(BIN)/python -m native.building cuda
+# The sources of a device on the emulator (native/emu), also built on first use; or for the device: CUDA needs nvcc, Metal macOS.
+$(LIBRARIES:%=native-%): native-%: native
+	$(BIN)/python -m native.building $*
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

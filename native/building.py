@@ -18,6 +18,8 @@ from native.errors import NativeError
 
 TARGETS = {"cuda-emu": "DLAB_EMULATE", "cuda": "DLAB_CUDA", "metal-emu": "DLAB_EMULATE_METAL", "metal": "DLAB_METAL"}
 """Libraries built by this module, and the CMake option of each."""
+EMULATED = tuple(name for name in TARGETS if name.endswith("-emu"))
+"""Those that need no device, so that they are built on first use."""
 
 
 def ensure(name: str) -> Path:

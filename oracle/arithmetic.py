@@ -110,6 +110,9 @@ PRESETS = {
     "f32-pairwise": Arithmetic("f32-pairwise", order="pairwise", norm_sum="pairwise", declared=True),
     "f32-blocked": Arithmetic("f32-blocked", order="blocked:64", norm_sum="blocked:64", declared=True),
     "cuda-f32": Arithmetic("cuda-f32", order="lanes:32x4", attention_order="blocked:32", norm_sum="f64", fma=True, declared=True),
+    "metal-f32": Arithmetic(
+        "metal-f32", order="lanes:32x4", attention_order="blocked:32", norm_sum="lanes:256", fma=True, declared=True
+    ),
     "cpu": Arithmetic("cpu", order="blocked:256", norm_sum="f64", fma=True, declared=True),
     "bf16": Arithmetic("bf16", store=(("*", "bf16"),)),
     "f16": Arithmetic("f16", store=(("*", "f16"),)),

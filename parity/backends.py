@@ -8,6 +8,9 @@ from oracle.arithmetic import PRESETS
 from parity.adapters import ADAPTERS, Adapter
 from parity.candidates import LIBRARIES, NUMPY
 
+NEEDS = {"cuda": ("nvcc", "once nvcc is here (pip install nvidia-cuda-nvcc)"), "metal": ("xcrun", "on a Mac with its command line tools")}
+"""What a library for a device is built with, and how that is had."""
+
 
 def survey() -> list[dict[str, Any]]:
     """One entry per candidate: name, ready, about (where it runs, its arithmetic, or what is missing)."""
@@ -30,6 +33,7 @@ def _library(name: str) -> dict[str, Any]:
     import shutil
 
     import native
+    from native.building import EMULATED
 
     try:
         library = native.open_library(name)
@@ -38,13 +42,14 @@ def _library(name: str) -> dict[str, Any]:
             library.context().close()  # says why there is no device
     except (native.NativeError, OSError) as e:
         about = str(e)
-        if name == "cuda-emu":
-            about = "not built from the present sources; it is, on first use (a minute), or now by make native-cuda-emu"
-        elif name == "cuda" and getattr(e, "status", "") == "LOAD":
-            about = "not built; make native-cuda builds it"
-            if not shutil.which("nvcc"):
-                about += ", once nvcc is here (pip install nvidia-cuda-nvcc)"
-        return {"name": name, "ready": name == "cuda-emu", "about": about}
+        if name in EMULATED:
+            about = f"not built from the present sources; it is, on first use (a minute), or now by make native-{name}"
+        elif name in NEEDS and getattr(e, "status", "") == "LOAD":
+            tool, how = NEEDS[name]
+            about = f"not built; make native-{name} builds it"
+            if not shutil.which(tool):
+                about += f", {how}"
+        return {"name": name, "ready": name in EMULATED, "about": about}
     where = "emulated" if "emulated" in info.flags else "device" if "device" in info.flags else "host"
     arithmetic = ",".join(f"{k}={v}" for k, v in info.arithmetic.items())
     return {"name": name, "ready": True, "about": f"{info.name} {info.version}, {where}, {', '.join(sorted(info.flags))}; {arithmetic}"}

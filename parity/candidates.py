@@ -18,7 +18,7 @@ from parity.errors import UsageError
 if TYPE_CHECKING:
     from dumps import DumpWriter
 
-LIBRARIES = {"cpu": "cpu", "cuda": "cuda-f32", "cuda-emu": "cuda-f32"}
+LIBRARIES = {"cpu": "cpu", "cuda": "cuda-f32", "cuda-emu": "cuda-f32", "metal": "metal-f32", "metal-emu": "metal-f32"}
 """The project's own libraries, and the arithmetic each declares."""
 NUMPY = tuple(name for name in arithmetics.PRESETS if name not in LIBRARIES.values())
 ENTRIES = ("auto", "op", "fused")
@@ -45,7 +45,8 @@ class Candidate:
 def parse(
     spec: str, entry: str = "auto", mapping: str | None = None, schedule: str | None = None, guard: bool | None = None
 ) -> Candidate:
-    """``f32 … | f64 | cpu | cuda | cuda-emu | PATH.so | llama.cpp | module:callable``; `UsageError` lists what is known."""
+    """``f32 … | f64 | cpu | cuda | cuda-emu | metal | metal-emu | PATH.so | llama.cpp | module:callable``; `UsageError` lists what is
+    known."""
     if entry not in ENTRIES:
         raise UsageError(f"entry {entry!r}: expected one of {', '.join(ENTRIES)}")
     if spec in LIBRARIES or spec.endswith((".so", ".dylib")):
@@ -53,7 +54,7 @@ def parse(
     if guard is not None:
         raise UsageError(f"--guard: {spec!r} is no library; only the operations of a library are called with buffers of the lab's")
     if schedule is not None:
-        raise UsageError(f"--schedule: {spec!r} is no emulated library; expected cuda-emu or the path of one")
+        raise UsageError(f"--schedule: {spec!r} is no emulated library; expected cuda-emu, metal-emu or the path of one")
     if spec == "f64" or spec in NUMPY:
         return Candidate(spec, "numpy")
     if spec in ADAPTERS:
@@ -129,14 +130,14 @@ def _library(
 ) -> None:
     import native
     from dumps import DumpWriter
-    from native.building import ensure
+    from native.building import EMULATED, ensure
     from parity.emulated import emulated
     from parity.manners import Manners
     from parity.native_drafter import run_fused
     from parity.native_reading import Native
 
     spec = candidate.spec
-    if spec == "cuda-emu":
+    if spec in EMULATED:
         spec = str(ensure(spec))
     manners = None if tell is None else Manners(tell)
     library = native.open_library(spec)

@@ -1,4 +1,4 @@
-"""``make parity-cuda``: everything on a real device.
+"""``make parity-cuda``, ``make parity-metal``: everything on a real device.
 
 Every drafter family op by op and fused, local and rolled; the tiny cases under compute-sanitizer where it is; then the speed of the
 products. With ``--candidate cuda-emu`` the first part runs anywhere.
@@ -25,6 +25,7 @@ from parity.flow import run_candidate
 from parity.suite import ENTRIES, Entry
 
 CASES = ("a-op", "a-fused", "a-ring", "b", "b-fused", "laguna", "laguna-fused", "qwen38")
+DEVICES = ("cuda", "metal")
 TOOLS = ("memcheck", "racecheck")
 # The drafters' own sizes: (format, inputs, outputs).
 PRODUCTS = (("q4_k", 6656, 19968), ("q5_k", 6656, 19968), ("q6_k", 6656, 19968), ("q8_0", 2560, 7680), ("bf16", 2560, 7680))
@@ -117,7 +118,7 @@ def main(argv: list[str] | None = None) -> int:
             for line in lines:
                 good &= line["verdict"] in ("parity", "clean")
                 print(f"{line['case']:14s} {line['verdict']:12s} {line['where']:9s} {line['what']}", flush=True)
-        if options.candidate == "cuda":
+        if options.candidate in DEVICES:
             for result in benchmark(options.candidate):
                 rates = f"{result['us']:9.1f} us {result['GB/s']:8.0f} GB/s {result['TFLOP/s']:7.2f} TFLOP/s"
                 print(f"{result['product']:32s} {rates}", flush=True)

@@ -127,6 +127,7 @@ ENTRIES = (
     Entry("dflash2", "qwen3 with DFlash 2, fused", partial(_heads, name="dflash2"), entry="fused"),
     Entry("dspark", "qwen3 with DSpark, fused", partial(_heads, name="dspark"), entry="fused"),
     Entry("cuda-emu", "qwen3 bf16, fused, CUDA emulated", _emulated, candidate="cuda-emu", entry="fused", schedule="late"),
+    Entry("metal-emu", "qwen3 bf16, fused, Metal emulated", _emulated, candidate="metal-emu", entry="fused", schedule="late"),
     Entry("c", "SmolLM2-135M, real text", _smollm2),
     Entry("d", f"planted {FAULT.partition(':')[0]} in qwen3", partial(_qwen3, accepts=()), fault=FAULT),
 )

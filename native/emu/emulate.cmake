@@ -47,7 +47,7 @@ function(_dlab_emulate target header)
     get_filename_component(folder ${out} DIRECTORY)
     file(MAKE_DIRECTORY ${folder})
     if(name MATCHES "\\.metal$")
-      set(command ${EMU_FOLDER}/translate_metal.py ${path} --root ${CMAKE_CURRENT_SOURCE_DIR} --compiler ${CMAKE_CXX_COMPILER})
+      set(command -m emu.translate_metal ${path} --root ${CMAKE_CURRENT_SOURCE_DIR} --compiler ${CMAKE_CXX_COMPILER})
       set(needs ${EMU_FOLDER}/translate_metal.py ${metal_headers})
     else()
       set(command ${EMU_FOLDER}/translate.py ${path} --name ${name} --header ${header})
@@ -55,7 +55,7 @@ function(_dlab_emulate target header)
     endif()
     add_custom_command(
       OUTPUT ${out}
-      COMMAND ${Python3_EXECUTABLE} ${command} --out ${out}
+      COMMAND ${CMAKE_COMMAND} -E env PYTHONPATH=${EMU_FOLDER}/.. ${Python3_EXECUTABLE} ${command} --out ${out}
       DEPENDS ${path} ${EMU_FOLDER}/translate.py ${needs}
       COMMENT "Translating ${name} for the emulator")
     list(APPEND generated ${out})

@@ -194,7 +194,9 @@ def _variable(source: Source, kind: str, name: int, dims: str, dynamic: bool, fi
 
 
 def translate(text: str, name: str, header: str = "cuda_emu.hpp") -> str:
-    """The C++ text of a CUDA source, or with another header of host code beside kernels, with the same lines. `TranslationError` names the line that cannot be read."""
+    """The C++ text of a CUDA source, or with another header of host code beside kernels, with the same lines.
+
+    `TranslationError` names the line that cannot be read."""
     source = Source(text, name)
     for i in range(len(source.tokens)):
         if source.tokens[i] == "<<<" and source.kinds[i] == "launch":

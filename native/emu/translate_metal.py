@@ -4,7 +4,7 @@ The source goes through the C++ preprocessor first, so that kernels made by macr
 attributes are taken out, ``threadgroup`` variables become storage that the emulator owns, and every kernel is entered under the name
 that the host calls it by, with what its parameters are bound to. `metal_emu.hpp` gives everything else a meaning.
 
-    python translate_metal.py SOURCE --root FOLDER --compiler c++ --out OUTPUT
+    PYTHONPATH=.. python -m emu.translate_metal SOURCE --root FOLDER --compiler c++ --out OUTPUT
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from translate import Source, TranslationError, shared_declaration
+from .translate import Source, TranslationError, shared_declaration
 
 SLOTS = {
     "buffer": "Buffer",
@@ -42,11 +42,10 @@ class Preprocessed(Source):
 
     def where(self, index: int) -> tuple[str, int]:
         text = self.join(0, index)
-        last = None
-        for last in re.finditer(r'^#line (\d+) "([^"]*)"', text, re.MULTILINE):
-            pass
-        if last is None:
+        directives = list(re.finditer(r'^#line (\d+) "([^"]*)"', text, re.MULTILINE))
+        if not directives:
             return self.name, self.line(index)
+        last = directives[-1]
         return last[2], int(last[1]) + text.count("\n", last.end()) - 1
 
 
@@ -123,7 +122,7 @@ def _instance(source: Source, at: int) -> tuple[str, str, str]:
     end = next(i for i in range(at, len(source.tokens)) if source.tokens[i] == ";")
     names = [argument for name, argument, _ in attributes(source, at, end) if name == "host_name"]
     if not names:
-        raise source.fail(at, "an explicit instantiation without [[host_name(\"…\")]]")
+        raise source.fail(at, 'an explicit instantiation without [[host_name("…")]]')
     host = "".join(re.findall(r'"([^"]*)"', names[0]))
     depth = 0
     for i in range(at, end):
@@ -135,7 +134,7 @@ def _instance(source: Source, at: int) -> tuple[str, str, str]:
             function, instance = token, "".join(source.join(i, last + 1).split())
             break
     else:
-        raise source.fail(at, "an instantiation of a kernel reads `template [[host_name(\"x\")]] kernel … name<…>…;`")
+        raise source.fail(at, 'an instantiation of a kernel reads `template [[host_name("x")]] kernel … name<…>…;`')
     erase(source, at, end + 1)
     return host, function, instance
 
@@ -168,11 +167,10 @@ def translate(text: str, name: str) -> str:
     """The C++ text of a preprocessed Metal source. `TranslationError` names the line that cannot be read."""
     source = Preprocessed(text, name)
     kernels: dict[str, Kernel] = {}
-    entries: list[tuple[str, str, str]] = []
-    for i in range(len(source.tokens)):
-        if source.kinds[i] == "word" and source.tokens[i] == "template" and source.tokens[source.solid(i + 1)] != "<":
-            entries.append(_instance(source, i))
-    marks = [i for i in range(len(source.tokens)) if source.kinds[i] == "word" and source.tokens[i] == "kernel"]
+    words = [i for i, kind in enumerate(source.kinds) if kind == "word"]
+    instances = [i for i in words if source.tokens[i] == "template" and source.tokens[source.solid(i + 1)] != "<"]
+    entries = [_instance(source, i) for i in instances]
+    marks = [i for i in words if source.tokens[i] == "kernel" and source.kinds[i] == "word"]
     for name_, _, at in attributes(source, 0, len(source.tokens)):
         if name_ == "kernel":
             marks.append(source.closing(at))
@@ -183,12 +181,10 @@ def translate(text: str, name: str) -> str:
         kernels[found[0]] = found[1]
         if not found[1].template:
             entries.append((found[0], found[0], found[0]))
-    made = "".join(
-        _entry(number, host, instance, kernels[function]) for number, (host, function, instance) in enumerate(entries) if function in kernels
-    )
     lost = next((function for _, function, _ in entries if function not in kernels), None)
     if lost:
         raise TranslationError(f"{name}: {lost} is instantiated, but no kernel of that name is defined")
+    made = "".join(_entry(i, host, instance, kernels[function]) for i, (host, function, instance) in enumerate(entries))
     for _, _, at in attributes(source, 0, len(source.tokens)):
         if source.tokens[at] == "[":
             erase(source, at, source.closing(at) + 1)

@@ -14,7 +14,10 @@ from parity.cli import options as shared
 @shared.case_options
 @click.option("--case", "case_path", type=click.Path(path_type=Path), help="A saved case folder instead of the options above.")
 @click.option(
-    "--candidate", default="cpu", show_default=True, help="cpu, cuda, cuda-emu, f32, f64, a preset, llama.cpp, PATH.so, module:callable."
+    "--candidate",
+    default="cpu",
+    show_default=True,
+    help="cpu, cuda, metal, cuda-emu, metal-emu, f32, f64, a preset, llama.cpp, PATH.so, module:callable.",
 )
 @click.option("--entry", type=click.Choice(("auto", "op", "fused")), default="auto", show_default=True, help="Which entry of a library.")
 @click.option("--mapping", type=click.Path(path_type=Path), help="A mapping file in place of an adapter's own (docs/engines.md).")
