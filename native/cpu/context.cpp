@@ -5,12 +5,17 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 
 namespace dlab {
 
 namespace {
-thread_local char error_text[1024] = "";
-}
+
+// On the heap: a process may load several of these libraries, and what is thread-local in them shares a small block.
+constexpr size_t kErrorBytes = 1024;
+thread_local std::unique_ptr<char[]> error_text;
+
+}  // namespace
 
 void fail(int32_t status, const char* format, ...) {
   char text[768];
@@ -22,11 +27,12 @@ void fail(int32_t status, const char* format, ...) {
 }
 
 int32_t set_error(int32_t status, const char* text) noexcept {
-  snprintf(error_text, sizeof error_text, "%s", text);
+  if (!error_text) error_text.reset(new (std::nothrow) char[kErrorBytes]);
+  if (error_text) snprintf(error_text.get(), kErrorBytes, "%s", text);
   return status;
 }
 
-const char* last_error() noexcept { return error_text; }
+const char* last_error() noexcept { return error_text ? error_text.get() : ""; }
 
 std::vector<std::pair<std::string, std::string>> parse_lines(const char* text, const char* what) {
   std::vector<std::pair<std::string, std::string>> pairs;
