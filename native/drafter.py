@@ -15,6 +15,8 @@ from native.errors import NativeError
 from native.tensors import Floats, Stored, ffi, view
 
 BORROW = 1
+OPTIONAL = ("drafter_drafts", "drafter_verify")
+"""Entry points of a fused drafter that a library may lack: of ABI 1.1 and 1.2."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,10 +30,14 @@ class Proposal:
 
 
 class Drafter:
-    """Made by `Context.drafter`; keeps its context alive, and is closed with it at the latest."""
+    """Made by `Context.drafter`; keeps its context alive, and is closed with it at the latest.
+
+    ``entries``: those of `OPTIONAL` that the library has.
+    """
 
     def __init__(self, owner: object, calls: Calls, config: dict[str, object], weights: Mapping[str, Stored | NDArray[np.int64]]) -> None:
         self._owner = owner
+        self.entries = frozenset(name for name in OPTIONAL if hasattr(calls.handle, f"dlab_{name}"))
         self._calls = calls
         self._weights = dict(weights)  # borrowed by the library: they must outlive it
         names = [ffi.new("char[]", name.encode()) for name in weights]

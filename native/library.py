@@ -18,8 +18,6 @@ OPERATIONS = (
     *("add", "gather", "concat", "top2", "softmax", "softcap", "accept"),
 )
 """Operations with an entry point of their own (ABI 1.0); further ones go by name through ``dlab_apply`` (ABI 1.1)."""
-OPTIONAL = ("drafter_drafts", "drafter_verify")
-"""Entry points of a fused drafter that a library may lack: of ABI 1.1 and 1.2."""
 FUSED = tuple(f"drafter_{part}" for part in ("create", "describe", "append", "propose", "truncate", "context", "destroy"))
 
 
@@ -47,15 +45,13 @@ def applied(handle: Any) -> tuple[str, ...]:
 
 
 class Library:
-    """Made by `native.open_library`. ``info`` describes it, ``ops`` names the operations it implements, ``entries`` those of `FUSED` and
-    `OPTIONAL` that it has."""
+    """Made by `native.open_library`. ``info`` describes it, ``ops`` names the operations it implements."""
 
     def __init__(self, handle: Any, info: Info) -> None:
         self._handle = handle
         self.info = info
         entries = {op for op in OPERATIONS if hasattr(handle, f"dlab_{op}")}
         self.ops: frozenset[str] = frozenset(entries | set(applied(handle)))
-        self.entries: frozenset[str] = frozenset(name for name in (*FUSED, *OPTIONAL) if hasattr(handle, f"dlab_{name}"))
 
     @property
     def ours(self) -> bool:

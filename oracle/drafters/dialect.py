@@ -110,6 +110,11 @@ class Dialect:
         if self.sink < 0 or (self.sink == 0 and self.window_rule == "SINK_RING"):
             raise DialectError(f"dialect sink={self.sink}: expected at least 1 row of a ring; give sink=N")
 
+    @property
+    def chooser(self) -> str:
+        """What makes drafts of the logits: ``argmax``, ``selector`` or ``markov``."""
+        return "selector" if self.selector else "markov" if self.markov != "none" else "argmax"
+
     def override(self, pairs: dict[str, str]) -> Dialect:
         """This dialect with ``--dialect key=value`` pairs applied; `DialectError` names a key or value that does not fit."""
         changes: dict[str, Any] = {}

@@ -10,8 +10,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from oracle.models import Drafter
+from oracle.readings import Reading
 from oracle.speculation.schedules import Schedule
 from oracle.tensor import Array
 from oracle.weights import Weight
@@ -52,34 +54,68 @@ class Drafting(Protocol):
 
 
 class ModelDrafter:
-    """A DFlash drafter with its context, fed blocks as ``schedule`` has them."""
+    """A DFlash drafter with its context, fed blocks as ``schedule`` has them, in a reading (default: the oracle).
 
-    def __init__(self, drafter: Drafter, embedding: Weight, head: Weight, schedule: Schedule) -> None:
+    ``steer``: whose drafts are sent in place of its own, so that rounds accept what a drafter without training would not.
+    """
+
+    steer: OracleDrafter | None = None
+
+    def __init__(self, drafter: Drafter, embedding: Weight, head: Weight, schedule: Schedule, reading: Reading | None = None) -> None:
         self.drafter, self.embedding, self.head, self.schedule = drafter, embedding, head, schedule
-        self.context = drafter.new_context()
+        self.context = drafter.new_context(reading)
 
     @property
     def length(self) -> int:
         return self.context.length
 
     def propose(self, tokens: Sequence[int], drafts: int) -> Proposal:
-        g = self.drafter.geometry
-        rows = self.schedule.block_rows(drafts, g)
-        ids = [int(tokens[-1])] + [g.mask_token_id] * (rows - 1)
+        ids = self.block(tokens, drafts)
         block = self.drafter.propose(self.context, ids, self.embedding, self.head, len(tokens) - 1)
-        first = 1 if self.drafter.dialect.anchor_layout == "fill_in" else 0
-        chosen = tuple(int(i) for i in block.drafts.data[:drafts])
-        logits = block.logits.data[first : first + drafts]
-        return Proposal(chosen, tuple(ids), logits, self.drafter.weights.target_ids)
+        return self.proposal(tokens, ids, block.drafts.data[:drafts], block.logits.data[self.first : self.first + drafts])
+
+    def proposal(self, tokens: Sequence[int], block: tuple[int, ...], drafts: Any, logits: Array) -> Proposal:
+        """What is sent of a block's drafts [draft] and their logits [draft, vocab]."""
+        sent = self.steer.propose(tokens, len(drafts)).drafts if self.steer else tuple(int(i) for i in drafts)
+        return Proposal(sent, block, logits[: len(sent)], self.drafter.weights.target_ids)
+
+    @property
+    def chooser(self) -> str:
+        """What makes drafts of the logits."""
+        return "steered" if self.steer else self.drafter.dialect.chooser
+
+    def block(self, tokens: Sequence[int], drafts: int) -> tuple[int, ...]:
+        """Ids fed to the drafter: the anchor and masks."""
+        g = self.drafter.geometry
+        return (int(tokens[-1]), *[g.mask_token_id] * (self.schedule.block_rows(drafts, g) - 1))
+
+    @property
+    def first(self) -> int:
+        """The first row of a block that drafts."""
+        return 1 if self.drafter.dialect.anchor_layout == "fill_in" else 0
+
+    def held(self) -> tuple[NDArray[np.int64], list[tuple[Array, Array]]]:
+        """Positions [cell] of the cells held, and per layer their keys and values [cell, head, dim]."""
+        cells = self.context.cells
+        return cells.positions, [(k.data, v.data) for k, v in cells.layers]
 
     def commit(self, features: Array, start: int) -> None:
         self.context.append(features, start)
 
     def mark(self) -> Any:
-        return replace(self.context.cells, layers=list(self.context.cells.layers))
+        return self.saved(), self.steer.mark() if self.steer else 0
 
     def restore(self, mark: Any) -> None:
-        self.context.cells = replace(mark, layers=list(mark.layers))
+        self.give_back(mark[0])
+        if self.steer:
+            self.steer.restore(mark[1])
+
+    def saved(self) -> Any:
+        """The context, for `give_back`."""
+        return replace(self.context.cells, layers=list(self.context.cells.layers))
+
+    def give_back(self, saved: Any) -> None:
+        self.context.cells = replace(saved, layers=list(saved.layers))
 
 
 class Contextless:

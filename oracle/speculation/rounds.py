@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from oracle.models import Target
+from oracle.models import Target, WindowResult
 from oracle.readings import Reading
 from oracle.speculation.caches import TargetCache, new_cache
 from oracle.speculation.drafting import Drafting, ModelDrafter, Proposal
@@ -105,7 +105,9 @@ class Session:
         self.tokens.append(first)
         if self.request.schedule.publishes == "picks":
             self.emitted.append(first)
-        self.trace = Trace(self._header(first, rows), [], self.tokens, self.emitted)
+        model = self.drafting if isinstance(self.drafting, ModelDrafter) else None
+        ids = model.drafter.weights.target_ids if model else None
+        self.trace = Trace(self._header(first, rows), [], self.tokens, self.emitted, out.features[rows] if model else None, ids)
 
     def round(self) -> RoundRecord:
         """One round; raises what fails in it, with everything as before."""
@@ -169,9 +171,9 @@ class Session:
         stop = next((i for i, t in enumerate(ids) if t in self.request.stops), len(ids))
         return ids[: stop + 1]
 
-    def verify(self, window: Sequence[int], logits: Array) -> Verified:
-        """``logits`` [row, vocab] of the window's rows."""
-        return self.judge.verify(window[1:], logits)
+    def verify(self, window: Sequence[int], out: WindowResult) -> Verified:
+        """``out``: what the target made of the window's rows."""
+        return self.judge.verify(window[1:], out.logits)
 
     def publish(self, window: Sequence[int], out: Verified) -> tuple[list[int], list[int]]:
         """(tokens now known beyond the anchor, tokens published), both cut at the budget and after a stop."""
@@ -214,7 +216,7 @@ class Session:
         out = self.target.window(window, self.cache.state(), self.taps, reading=self.reading, step=number + 1)
         self.hook("append")
         self.cache.append(out.state, window)
-        verified = self.verify(window, out.logits) if len(window) > 1 else Verified(0, self.judge.first(out.logits[0]))
+        verified = self.verify(window, out) if len(window) > 1 else Verified(0, self.judge.first(out.logits[0]))
         known, published = self.publish(window, verified)
         kept = self.kept(known)
         self.hook("commit")
@@ -231,7 +233,7 @@ class Session:
         return RoundRecord(
             number, position, anchor, proposal.block, tuple(drafts), tuple(window), tuple(int(i) for i in out.pick), verified.accepted,
             verified.bonus, tuple(published), kept, start, tuple(rows), self.cache.rows_by_layer(), self.drafting.length,
-            self.judge.drawn, closed, proposal.logits, out.logits,
+            self.judge.drawn, closed, proposal.logits, out.logits, out.features[rows] if self.taps else None,
         )  # fmt: skip
 
     def context_start(self, position: int) -> int:
@@ -255,7 +257,8 @@ class Session:
         return Header(
             self.target.geometry.family, r.schedule.name, model.dialect.anchor_layout if model else r.schedule.layout or "fill_in",
             type(self.drafting).__name__, self.judge.name, r.verify_length, self.drafts, g.block_size if g else self.drafts + 1,
-            g.mask_token_id if g else None, r.prompt, first, r.max_new, tuple(rows), r.stops, self.cache_name,
+            g.mask_token_id if g else None, r.prompt, first, r.max_new, tuple(rows), self.first_start(rows),
+            self.drafting.chooser if isinstance(self.drafting, ModelDrafter) else "argmax", r.stops, self.cache_name,
             _plain(asdict(replace(g)) | asdict(model.dialect)) if g and model else {},
         )  # fmt: skip
 

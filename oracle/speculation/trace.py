@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from oracle.tensor import Array
 
 SCHEMA = "dflash-rounds/1"
+RECORDABLE = ("taps", "logits")
 
 
 @dataclass(frozen=True)
 class Header:
     """What does not change: who drafted and decided, in which sizes, after which prompt.
 
-    ``context_rows``: the prompt rows whose features the drafter was given before the first round, by position.
+    ``context_rows``: the prompt rows whose features the drafter was given before the first round, by position; ``context_start``: the
+    position it was given for the first of them. ``chooser``: what makes drafts of the drafter's logits, ``argmax`` or the name of a head.
     """
 
     family: str
@@ -31,6 +34,8 @@ class Header:
     first: int
     max_new: int
     context_rows: tuple[int, ...] = ()
+    context_start: int = 0
+    chooser: str = "argmax"
     stops: tuple[int, ...] = ()
     cache: str = "dense"
     geometry: dict[str, Any] = field(default_factory=dict)
@@ -45,7 +50,8 @@ class RoundRecord:
     every row; ``accepted`` drafts and the ``bonus``; ``emitted``: what was published; ``kept``: rows committed to the target's cache;
     ``context``: rows of the window whose features became context, from position ``context_start`` on; ``target_rows``: what each layer's
     cache counts afterwards, ``draft_rows`` the drafter's context; ``drawn``: raw draws so far; ``fallback``: a plain decode while the
-    gate was closed. ``draft_logits`` [draft, vocab] and ``target_logits`` [row, vocab] are kept in memory only.
+    gate was closed. Written only when asked for: ``draft_logits`` [draft, vocab] and ``target_logits`` [row, vocab]; ``taps``
+    [row, taps * target hidden], the features that became context.
     """
 
     round: int
@@ -67,23 +73,42 @@ class RoundRecord:
     fallback: bool = False
     draft_logits: Array | None = field(default=None, compare=False, repr=False)
     target_logits: Array | None = field(default=None, compare=False, repr=False)
+    taps: Array | None = field(default=None, compare=False, repr=False)
 
     def to_json(self) -> dict[str, Any]:
-        return {f.name: getattr(self, f.name) for f in fields(self) if not f.name.endswith("_logits")}
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.compare}
 
 
 @dataclass
 class Trace:
-    """A header and its rounds; ``tokens``: everything known at the end, prompt included."""
+    """A header and its rounds; ``tokens``: everything known at the end, prompt included.
+
+    ``taps`` [row, taps * target hidden]: the features of the prompt that became context. ``draft_ids`` [draft vocab]: the target's ids
+    of a reduced draft vocabulary.
+    """
 
     header: Header
     rounds: list[RoundRecord] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     emitted: list[int] = field(default_factory=list)
+    taps: Array | None = None
+    draft_ids: Any = None
 
-    def lines(self) -> str:
-        """JSON lines: the header, then a line per round."""
-        return "".join(json.dumps(line) + "\n" for line in [asdict(self.header), *(r.to_json() for r in self.rounds)])
+    def lines(self, record: Collection[str] = ()) -> str:
+        """JSON lines: the header, then a line per round. ``record``: which of `RECORDABLE` to write too, every number in full."""
+        head = asdict(self.header) | ({"taps": _rows(self.taps)} if "taps" in record and self.taps is not None else {})
+        return "".join(json.dumps(line) + "\n" for line in [head, *(r.to_json() | self._more(r, record) for r in self.rounds)])
+
+    def _more(self, r: RoundRecord, record: Collection[str]) -> dict[str, Any]:
+        made: dict[str, Any] = {}
+        if "taps" in record and r.taps is not None:
+            made["taps"] = _rows(r.taps)
+        if "logits" in record:
+            made["target_logits"] = None if r.target_logits is None else _rows(r.target_logits)
+            rows = None if r.draft_logits is None else _rows(r.draft_logits)
+            ids = None if self.draft_ids is None else [int(i) for i in self.draft_ids]
+            made["draft_logits"] = rows if rows is None or ids is None else [{"ids": ids, "logits": row} for row in rows]
+        return made
 
     def difference(self, other: Trace) -> str | None:
         """The first thing in which two traces differ, or None."""
@@ -97,3 +122,7 @@ class Trace:
         if len(self.rounds) != len(other.rounds):
             return f"{len(self.rounds)} rounds and {len(other.rounds)}"
         return None
+
+
+def _rows(x: Array) -> list[list[float]]:
+    return [[float(v) for v in row] for row in x]

@@ -14,17 +14,18 @@ from parity.errors import UsageError
 @click.command()
 @click.option("--family", type=click.Choice(shared.FAMILIES), help="A seeded tiny pair of this family, where no files are given.")
 @click.option("--target", "target_path", type=click.Path(path_type=Path), help="The target: GGUF file or SafeTensors folder.")
-@click.option("--model", type=click.Path(path_type=Path), help="The drafter, for --drafter model.")
+@click.option("--model", type=click.Path(path_type=Path), help="The drafter, for --drafter model and steered.")
 @click.option(
     "--drafter",
-    type=click.Choice(("model", "oracle", "lookup", "random")),
-    help="Who drafts; default: model where there is one, else oracle.",
+    type=click.Choice(("model", "steered", "oracle", "lookup", "random")),
+    help="Who drafts; default: model where there is one, else oracle. steered: the model runs, drafts accepted as --accepts says are sent.",
 )
-@click.option("--candidate", default="f64", show_default=True, help="What the target is read as: f64, a NumPy arithmetic, cpu, PATH.so.")
+@click.option("--candidate", default="f64", show_default=True, help="What runs target and drafter: f64, a NumPy arithmetic, cpu, PATH.so.")
+@click.option("--entry", type=click.Choice(("auto", "op", "fused")), default="auto", help="How a library's drafter runs.")
 @click.option("--dialect", multiple=True, callback=shared.pairs, metavar="KEY=VALUE,…", help="Switches of the drafter's dialect.")
 @click.option("--engine", help="Whose rounds: z-lab, transformers, llama.cpp, muser, strata, mlxcel; default by family.")
 @click.option("--verify", type=click.IntRange(1, 512), help="Verify length in the engine's own unit (drafts, candidates or rows).")
-@click.option("--accepts", default="0,1,2,full,random", show_default=True, help="Forced accept lengths of the oracle drafter, in turn.")
+@click.option("--accepts", default="0,1,2,full,random", show_default=True, help="Forced accept lengths, in turn.")
 @click.option("--cache", help="How the target's cache takes rows back: dense, saving-ring, buffered, ring-with-slack …, kept-rows, replay.")
 @click.option("--gate", type=click.Choice(("windowed", "latch")), help="Stop speculating where it does not pay.")
 @click.option("--tokens", type=click.IntRange(1, 65536), default=256, show_default=True, help="New tokens.")
@@ -35,6 +36,7 @@ from parity.errors import UsageError
 @click.option("--min-acceptance", type=click.FloatRange(0, 1), help="Accepted / drafted below this is exit 1.")
 @click.option("--plant", metavar="BUG", help="Plant a mistake in the round loop (window.zeros, crop.off-by-one, rollback.ring …).")
 @click.option("--trace", "trace_out", type=click.Path(path_type=Path), help="Write the rounds as JSON lines, for parity replay.")
+@click.option("--record", multiple=True, type=click.Choice(("taps", "logits")), help="What the trace holds of them too, row by row.")
 @click.option("--arithmetic", metavar="NAME[,KEY=VALUE…]", help="What the candidate declares of its rounding.")
 @click.option(
     "--members", type=click.IntRange(0, 64), default=4, show_default=True, help="Sampled runs of the noise; 0 leaves ties unjudged."
@@ -50,6 +52,7 @@ def greedy(
     model: Path | None,
     drafter: str | None,
     candidate: str,
+    entry: str,
     dialect: dict[str, str],
     engine: str | None,
     verify: int | None,
@@ -62,6 +65,7 @@ def greedy(
     min_acceptance: float | None,
     plant: str | None,
     trace_out: Path | None,
+    record: tuple[str, ...],
     arithmetic: str | None,
     members: int,
     threads: int,
@@ -81,13 +85,14 @@ def greedy(
 
     target_path, model = files(family, target_path, model, seed)
     kind = drafter or ("model" if model is not None else "oracle")
+    model = model if kind in ("model", "steered") else None
     setup = Setup(
-        target_path, prompt_ids(target_path, prompt_file, context, seed), tokens, kind, model if kind == "model" else None, family,
-        tuple(dialect.items()), engine, verify, lengths(accepts), cache, gate, candidate, plant, seed=seed, threads=threads,
+        target_path, prompt_ids(target_path, prompt_file, context, seed), tokens, kind, model, family,
+        tuple(dialect.items()), engine, verify, lengths(accepts), cache, gate, candidate, entry, plant, seed=seed, threads=threads,
     )  # fmt: skip
     report, trace = compare(setup, arithmetic=arithmetic, members=members, floor=min_acceptance, timeout=timeout)
     if trace_out:
-        shared.write(trace_out, trace.lines())
+        shared.write(trace_out, trace.lines(record))
     if json_out == "-":
         click.echo(json.dumps(report.to_json()))
         return report.exit_status

@@ -18,7 +18,7 @@ from oracle.speculation.trace import Trace
 from oracle.targets.state import State
 from oracle.tensor import Array
 from parity.errors import CandidateError
-from parity.speculating.setup import Models, Setup, caged, forced, open_models, reading_of, session
+from parity.speculating.setup import KNOWING, Models, Setup, caged, forced, open_models, reading_of, session
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +62,7 @@ def arms(setup: Setup) -> Arms:
     models = open_models(setup)
     with reading_of(setup.candidate, setup.threads) as reading:
         ahead = models.schedule.drafts(models.length) + 1
-        alone, rows = decode(models.target, setup.prompt, setup.max_new + (ahead if setup.drafter == "oracle" else 0), reading)
+        alone, rows = decode(models.target, setup.prompt, setup.max_new + (ahead if setup.drafter in KNOWING else 0), reading)
         again, second = decode(models.target, setup.prompt, min(setup.max_new, 16), reading)
         repeated = again == alone[: len(again)] and np.array_equal(second, rows[: len(second)])
         made = session(setup, models, alone, reading)
@@ -72,7 +72,7 @@ def arms(setup: Setup) -> Arms:
         gaps = (cache_gap(models, made, reading), context_gap(models, made, reading)) if failure is None else ({}, {})
         alone = _cut(alone[: setup.max_new], setup.stops)
         assert made.trace is not None
-        return Arms(alone, chain, repeated, made.trace, forced(setup) if setup.drafter == "oracle" else (), failure, *gaps)
+        return Arms(alone, chain, repeated, made.trace, forced(setup) if setup.drafter in KNOWING else (), failure, *gaps)
 
 
 def _cut(tokens: list[int], stops: Sequence[int]) -> list[int]:
@@ -120,18 +120,16 @@ def context_gap(m: Models, s: Session, reading: Reading) -> dict[int, float]:
     """Per drafter layer, the largest difference of its context from one appended in one go."""
     if m.drafter is None or not isinstance(s.drafting, ModelDrafter):
         return {}
-    cells = s.drafting.context.cells
+    positions, layers = s.drafting.held()
     features = m.target.window(s.tokens[:-1], taps=m.drafter.tap_ids, reading=reading).features
     context = m.drafter.new_context()
     context.append(features, 0)
     keep = {int(p): i for i, p in enumerate(context.cells.positions)}
-    if any(int(p) not in keep for p in cells.positions) or (
-        m.drafter.dialect.window_rule != "SINK_RING" and len(cells.positions) != len(keep)
-    ):
-        return dict.fromkeys(range(len(cells.layers)), float("inf"))
-    rows = [keep[int(p)] for p in cells.positions]
-    pairs = zip(cells.layers, context.cells.layers, strict=True)
-    return {i: max(_largest(a.data, b.data[rows]) for a, b in zip(mine, true, strict=True)) for i, (mine, true) in enumerate(pairs)}
+    if any(int(p) not in keep for p in positions) or (m.drafter.dialect.window_rule != "SINK_RING" and len(positions) != len(keep)):
+        return dict.fromkeys(range(len(layers)), float("inf"))
+    rows = [keep[int(p)] for p in positions]
+    pairs = zip(layers, context.cells.layers, strict=True)
+    return {i: max(_largest(a, b.data[rows]) for a, b in zip(mine, true, strict=True)) for i, (mine, true) in enumerate(pairs)}
 
 
 def _largest(a: Any, b: Any) -> float:

@@ -6,11 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from oracle.models import Target
+from oracle.models import Target, WindowResult
 from oracle.speculation.caches import LayeredCache, Slots, TargetCache, layer_windows
 from oracle.speculation.rounds import Session
 from oracle.speculation.verification import Verified
-from oracle.tensor import Array
 from parity.errors import UsageError
 
 
@@ -31,10 +30,10 @@ class WindowSlot(Session):
 class BonusByValue(Session):
     """The bonus row is found by the value of the last accepted token: with a repeated token, an earlier row."""
 
-    def verify(self, window: Sequence[int], logits: Array) -> Verified:
-        out = super().verify(window, logits)
-        row = list(window).index(window[out.accepted])
-        return out if row == out.accepted else Verified(out.accepted, self.judge.first(logits[row]))
+    def verify(self, window: Sequence[int], out: WindowResult) -> Verified:
+        made = super().verify(window, out)
+        row = list(window).index(window[made.accepted])
+        return made if row == made.accepted else Verified(made.accepted, self.judge.first(out.logits[row]))
 
 
 class ContextProposals(Session):

@@ -68,7 +68,7 @@ def seen(trace: Foreign) -> dict[str, int]:
     """How many rounds recorded what each check needs; 0: it could not be made."""
     needs: dict[str, Callable[[Round], bool]] = {
         "block": lambda r: bool(r.block),
-        "proposals": lambda r: r.draft_logits is not None,
+        "proposals": lambda r: r.draft_logits is not None and trace.chooser == "argmax",
         "picks": lambda r: r.target_logits is not None and r.picks is not None,
         "accepted": lambda r: trace.judge == "greedy" and _picks(r) is not None,
         "bonus": lambda r: trace.judge == "greedy" and _picks(r) is not None,
@@ -127,7 +127,7 @@ def _block(trace: Foreign, r: Round, before: Before) -> Iterator[tuple[str, str]
 
 
 def _proposals(trace: Foreign, r: Round, before: Before) -> Iterator[tuple[str, str]]:
-    if r.draft_logits is None or trace.judge != "greedy":
+    if r.draft_logits is None or trace.judge != "greedy" or trace.chooser != "argmax":
         return
     yield from _argmax("proposals", "proposal", r.proposals, r.draft_logits)
 

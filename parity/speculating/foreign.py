@@ -64,11 +64,15 @@ class Round:
     fallback: bool = False
     draft_logits: tuple[LogitRow, ...] | None = None
     target_logits: tuple[LogitRow, ...] | None = None
+    taps: NDArray[np.float64] | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class Foreign:
-    """A read trace. ``prompt`` and ``first`` (the token after it) are None where the header does not say."""
+    """A read trace. ``prompt`` and ``first`` (the token after it) are None where the header does not say.
+
+    ``taps`` [row, taps * target hidden], here and in every round: the features that the drafter was given.
+    """
 
     source: str
     layout: str
@@ -81,6 +85,9 @@ class Foreign:
     context_rows: tuple[int, ...] | None = None
     stops: tuple[int, ...] = ()
     max_new: int | None = None
+    context_start: int | None = None
+    chooser: str = "argmax"
+    taps: NDArray[np.float64] | None = None
     header: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -102,10 +109,13 @@ def of_trace(trace: Trace, source: str = "this run") -> Foreign:
     made = _trace(source, ((i, json.loads(line)) for i, line in enumerate(trace.lines().splitlines(), 1)))
     rounds = []
     for r, own in zip(made.rounds, trace.rounds, strict=True):
-        rows = {n: getattr(own, n) for n in ("draft_logits", "target_logits")}
-        logits = {n: None if v is None else tuple(LogitRow(row) for row in v) for n, v in rows.items()}
-        rounds.append(Round(**(vars(r) | logits)))
-    return Foreign(**(vars(made) | {"rounds": tuple(rounds)}))
+        logits = {n: _logit_rows(getattr(own, n), ids) for n, ids in (("draft_logits", trace.draft_ids), ("target_logits", None))}
+        rounds.append(Round(**(vars(r) | logits | {"taps": own.taps})))
+    return Foreign(**(vars(made) | {"rounds": tuple(rounds), "taps": trace.taps}))
+
+
+def _logit_rows(rows: Any, ids: Any) -> tuple[LogitRow, ...] | None:
+    return None if rows is None else tuple(LogitRow(row, None if ids is None else np.asarray(ids, np.int64)) for row in rows)
 
 
 def _lines(source: str, stream: Any) -> Iterator[tuple[int, Any]]:
@@ -135,10 +145,10 @@ def _trace(source: str, lines: Iterator[tuple[int, Any]]) -> Foreign:
     if not rounds:
         raise UsageError(f"{source}: a header and no round: nothing to check")
     judge = h.text("judge", "greedy")
-    fixed = {n: h.integer(n) for n in ("first", "mask", "max_new")}
+    fixed = {n: h.integer(n) for n in ("first", "mask", "max_new", "context_start")}
     return Foreign(
         source, layout, publishes, judge, rounds, h.ids("prompt"), context_rows=h.ids("context_rows"), stops=h.ids("stops") or (),
-        header=head, **fixed,
+        header={k: v for k, v in head.items() if k != "taps"}, chooser=h.text("chooser", "argmax"), taps=h.rows("taps"), **fixed,
     )  # fmt: skip
 
 
@@ -150,7 +160,7 @@ def _round(f: _Fields, line: int) -> Round:
     more: dict[str, Any] = {n: f.ids(n) for n in ("picks", "block", "emitted", "context", "target_rows")}
     more |= {n: f.integer(n) for n in ("kept", "context_start", "draft_rows")}
     more |= {n: f.logits(n) for n in ("draft_logits", "target_logits")}
-    return Round(line, position, anchor, proposals, window, accepted, bonus, fallback=f.boolean("fallback"), **more)
+    return Round(line, position, anchor, proposals, window, accepted, bonus, fallback=f.boolean("fallback"), taps=f.rows("taps"), **more)
 
 
 class _Fields:
@@ -198,6 +208,18 @@ class _Fields:
             raise self._wrong(name, "a list of whole numbers")
         return tuple(value)
 
+    def rows(self, name: str) -> NDArray[np.float64] | None:
+        value = self.raw.get(name)
+        if value is None:
+            return None
+        widths = {len(row) if isinstance(row, list) else -1 for row in value} if isinstance(value, list) else {-1}
+        if -1 in widths or len(widths) > 1 or not all(_number(v) for row in value for v in row):
+            raise self._wrong(name, "rows of numbers, all equally long")
+        try:
+            return np.asarray(value, np.float64).reshape(len(value), max(widths, default=0))
+        except OverflowError:
+            raise self._wrong(name, "numbers that double precision holds") from None
+
     def logits(self, name: str) -> tuple[LogitRow, ...] | None:
         value = self.raw.get(name)
         if value is None:
@@ -209,13 +231,17 @@ class _Fields:
     def _row(self, name: str, row: Any) -> LogitRow:
         some = isinstance(row, dict)
         values, ids = (row.get("logits"), row.get("ids")) if some else (row, [])
-        fine = isinstance(values, list) and values and all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
+        fine = isinstance(values, list) and values and all(_number(v) for v in values)
         if not fine or not isinstance(ids, list) or not all(_whole(i) for i in ids) or (some and len(ids) != len(values)):
             raise self._wrong(name, 'rows that are lists of numbers or {"ids": […], "logits": […]} of equal lengths')
         try:
             return LogitRow(np.asarray(values, np.float64), np.asarray(ids, np.int64) if some else None)
         except OverflowError:
             raise self._wrong(name, "numbers that double precision holds") from None
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _whole(value: Any) -> bool:

@@ -23,6 +23,8 @@ from parity.speculating.bugs import BUGS
 from parity.speculating.checks import Violation, violations
 from parity.speculating.foreign import of_trace
 from parity.speculating.noise import RowNoise, declared, row_noise
+from parity.speculating.proposals import Proposals
+from parity.speculating.proposals import compare as compare_proposals
 from parity.speculating.setup import Models, Setup, open_models
 
 SCHEMA = "dflash-parity-greedy/1"
@@ -62,8 +64,9 @@ class Rows:
 class GreedyReport:
     """``verdict``: parity, divergence or inconclusive. ``identical``: the texts are equal, ties or not.
 
-    ``cache`` and ``context``: per layer, the relative difference from a rebuild; ``rebuild``: half the digits of what they are stored in,
-    far beyond what another order of summation leaves, far below what a wrong row is.
+    ``proposals``: a compiled or rounding drafter's against the oracle's, fed the same features; None for other drafters. ``cache`` and
+    ``context``: per layer, the relative difference from a rebuild; ``rebuild``: half the digits of what they are stored in, far beyond
+    what another order of summation leaves, far below what a wrong row is.
     """
 
     setup: dict[str, Any]
@@ -82,6 +85,7 @@ class GreedyReport:
     findings: list[str] = field(default_factory=list)
     explanation: str = ""
     rebuild: float = 2.0**-26
+    proposals: Proposals | None = None
 
     @property
     def rate(self) -> float | None:
@@ -100,6 +104,13 @@ class GreedyReport:
             told.append(
                 f"logits of round {self.rows.round} row {self.rows.row}: {self.rows.ratio:.3g} x tolerance from those of a single row"
             )
+        if p := self.proposals:
+            told += [
+                f"proposals: {len(p.wrong)} are not the oracle drafter's, round {d.round} draft {d.draft}: {d.proposed} for {d.oracle}"
+                for d in p.wrong[:1]
+            ]
+            if p.ratio > 1:
+                told.append(f"proposals: logits of draft {p.draft} of round {p.round}: {p.ratio:.3g} x tolerance from the oracle drafter's")
         for what, gaps in (("target cache", self.cache), ("drafter context", self.context)):
             if bad := [i for i, g in gaps.items() if not g <= self.rebuild]:
                 told.append(f"{what}: layers {', '.join(map(str, bad))} differ from a rebuild by up to {max(gaps[i] for i in bad):.3g}")
@@ -113,7 +124,8 @@ class GreedyReport:
     def verdict(self) -> str:
         if self.broken or not self.repeated:
             return "divergence"
-        return "inconclusive" if any(d.verdict == "unjudged" for d in self.differences) else "parity"
+        verdicts = [d.verdict for d in self.differences] + [d.verdict for d in (self.proposals.differences if self.proposals else [])]
+        return "inconclusive" if "unjudged" in verdicts else "parity"
 
     @property
     def exit_status(self) -> int:
@@ -146,6 +158,10 @@ def compare(
         [asdict(a) | {"rate": a.rate, "tokens_per_round": a.tokens_per_round} for a in (d(made.trace) for d in DEFINITIONS.values())],
         floor, _findings(models, made, setup),
     )  # fmt: skip
+    if models.drafter is not None and setup.candidate != "f64" and made.failure is None:
+        report.proposals = compare_proposals(
+            trace, models.drafter, models.target.embedding, models.target.head, *declared(setup.candidate, arithmetic), members
+        )
     report.rebuild = 2.0 ** -(_digits(setup.candidate, arithmetic) // 2)
     report.explanation = _explanation(report, setup)
     return report, made.trace

@@ -1,6 +1,6 @@
 """How far healthy runs of a declared arithmetic move a row of logits: the ensemble of `parity.rolled`, for single choices.
 
-Both arms of a comparison round, so a difference spreads by sqrt(2). The oracle's own float64 has the spread of float32 times 2^-29.
+Where both arms of a comparison round, a difference spreads by sqrt(2). The oracle's own float64 has the spread of float32 times 2^-29.
 """
 
 from __future__ import annotations
@@ -24,11 +24,15 @@ F64_OF_F32 = 2.0**-29
 
 @dataclass(frozen=True, eq=False)
 class RowNoise:
-    """``deviations [member, row, vocab]`` of sampled runs from the oracle's ``logits [row, vocab]``; ``scale`` of the arithmetic."""
+    """``deviations [member, row, vocab]`` of sampled runs from the oracle's ``logits [row, vocab]``; ``scale`` of the arithmetic.
+
+    ``arms``: how many sides of the comparison round; 1 where the other one is the oracle.
+    """
 
     logits: Array
     deviations: NDArray[np.float32]
     scale: float
+    arms: int = 2
 
     def row(self, row: int) -> float:
         """Standard deviation of one row's elements."""
@@ -40,13 +44,13 @@ class RowNoise:
         return self.scale * float(np.sqrt(np.mean(np.square(d[:, a] - d[:, b]))))
 
     def tolerance(self, row: int) -> float:
-        """How far an element of this row may differ between two healthy runs, among all compared ones."""
-        return limits.exponential(self.logits.size) * math.sqrt(2) * self.row(row)
+        """How far an element of this row may differ between healthy arms, among all compared ones."""
+        return limits.exponential(self.logits.size) * math.sqrt(self.arms) * self.row(row)
 
     def tie(self, row: int, chosen: int, other: int) -> tuple[float, float, bool]:
-        """(gap of the oracle's logits, its noise between two runs, whether the gap is within it)."""
+        """(gap of the oracle's logits, its noise between the arms, whether the gap is within it)."""
         gap = float(self.logits[row, chosen] - self.logits[row, other])
-        noise = math.sqrt(2) * max(self.gap(row, chosen, other), self.scale * _floor(self.deviations, row))
+        noise = math.sqrt(self.arms) * max(self.gap(row, chosen, other), self.scale * _floor(self.deviations, row))
         return gap, noise, abs(gap) <= limits.gaussian(len(self.logits)) * noise
 
 

@@ -16,7 +16,8 @@ MOST = 12
 def greedy(r: GreedyReport, quiet: bool = False) -> str:
     """The report of `parity greedy`."""
     s, g = r.setup, r.geometry
-    who = f"{g['family']} target + {s['drafter']} drafter, candidate {s['candidate']}"
+    entry = "" if s["entry"] == "auto" else f" ({s['entry']})"
+    who = f"{g['family']} target + {s['drafter']} drafter, candidate {s['candidate']}{entry}"
     text = {"parity": "PARITY", "divergence": "DIVERGENCE", "inconclusive": "INCONCLUSIVE"}[r.verdict]
     same = f"all {r.tokens} tokens are the target's own" if r.identical else f"{len(r.differences)} of {r.tokens} tokens differ"
     lines = [f"{text}: {same} - {who}"]
@@ -37,6 +38,10 @@ def greedy(r: GreedyReport, quiet: bool = False) -> str:
         lines.append(
             f"  {d.verdict}: token {d.token}, round {d.round} row {d.row}: {d.session} for {d.target}, gap {d.gap:.3g}, noise {d.noise:.2g}"
         )
+    if p := r.proposals:
+        ratio = "no logits judged" if math.isnan(p.ratio) else f"worst {p.ratio:.3g} x tolerance"
+        told = f"{len(p.differences)} differ" + (f", {len(p.wrong)} of them beyond noise" if p.differences else "")
+        lines.append(f"  proposals: {p.rows} drafts of {p.rounds} rounds against the oracle's drafter: {told}, {ratio}")
     for a in r.acceptance:
         rate, per = (
             (f"{a['rate']:.3f}" if a["rate"] is not None else "-"),

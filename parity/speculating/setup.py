@@ -15,21 +15,28 @@ from oracle.readings import Exact, Reading, Rounded
 from oracle.speculation.caches import CacheError, RecurrentCache, TargetCache, new_cache
 from oracle.speculation.drafting import Drafting, LookupDrafter, ModelDrafter, OracleDrafter, RandomDrafter
 from oracle.speculation.gates import GATES
+from oracle.speculation.judging import Greedy, Judge
 from oracle.speculation.rounds import Request, Session
 from oracle.speculation.schedules import SCHEDULES, Schedule, ScheduleError, schedule_of
 from parity import candidates
 from parity.errors import UsageError
+from parity.native_reading import Native
 from parity.speculating.bugs import bug
 
-DRAFTERS = ("model", "oracle", "lookup", "random")
+DRAFTERS = ("model", "steered", "oracle", "lookup", "random")
+
+KNOWING = ("oracle", "steered")
+"""Those whose drafts are the target's own continuation, spoiled where a round is to refuse."""
 
 
 @dataclass(frozen=True)
 class Setup:
-    """``target`` and, for drafter ``model``, ``drafter``: files. ``prompt``: token ids. ``verify_length`` in the schedule's unit.
+    """``target``: files; ``prompt``: token ids; ``verify_length`` in the schedule's unit.
 
-    ``accepts``: forced accept lengths of the oracle drafter, in turn; None accepts all, -1 a seeded random number. ``candidate``: f64
-    (the oracle), a NumPy arithmetic or a native library. ``plant``: a name of `bugs.BUGS`.
+    ``drafter``: one of `DRAFTERS`, of the files ``drafter_path`` for ``model`` and ``steered`` (the model runs, the oracle drafter's
+    drafts are sent). ``accepts``: forced accept lengths of the oracle drafter, in turn; None accepts all, -1 a seeded random number.
+    ``candidate``: f64 (the oracle), a NumPy arithmetic or a native library, for target and drafter alike. ``entry``: how a library's
+    drafter runs, ``op`` by op or ``fused``; ``auto`` is fused where it can be. ``plant``: a name of `bugs.BUGS`.
     """
 
     target: Path
@@ -45,6 +52,7 @@ class Setup:
     cache: str | None = None
     gate: str | None = None
     candidate: str = "f64"
+    entry: str = "auto"
     plant: str | None = None
     stops: tuple[int, ...] = ()
     seed: int = 0
@@ -67,9 +75,9 @@ def open_models(setup: Setup) -> Models:
 
     target = open_target(setup.target)
     drafter = None
-    if setup.drafter == "model":
+    if setup.drafter in ("model", "steered"):
         if setup.drafter_path is None:
-            raise UsageError("--drafter model: name the drafter (--model PATH) beside its target (--target PATH)")
+            raise UsageError(f"--drafter {setup.drafter}: name the drafter (--model PATH) beside its target (--target PATH)")
         drafter = open_drafter(setup.drafter_path, dict(setup.dialect), setup.family)
         if wrong := mismatches(drafter.dialect.family, drafter.geometry, target.embedding, target.geometry):
             raise UsageError(f"{setup.target}: not the target of {setup.drafter_path}: {'; '.join(wrong)}")
@@ -110,13 +118,34 @@ def forced(setup: Setup) -> tuple[int | None, ...]:
     return tuple(int(rng.integers(0, 8)) if a == -1 else a for a in setup.accepts * (7 if -1 in setup.accepts else 1))
 
 
-def drafting(setup: Setup, m: Models, reference: list[int]) -> Drafting:
+def drafting(setup: Setup, m: Models, reference: list[int], reading: Reading) -> Drafting:
     """Who proposes; ``reference``: the target's own continuation, for the oracle drafter."""
+    known = OracleDrafter([*setup.prompt, *reference], forced(setup), m.target.geometry.vocab)
     if m.drafter is not None:
-        return ModelDrafter(m.drafter, m.target.embedding, m.target.head, m.schedule)
+        made = model_drafter(setup, m.drafter, m, reading)
+        made.steer = known if setup.drafter == "steered" else None
+        return made
     if setup.drafter == "oracle":
-        return OracleDrafter([*setup.prompt, *reference], forced(setup), m.target.geometry.vocab)
+        return known
     return LookupDrafter() if setup.drafter == "lookup" else RandomDrafter(setup.seed, m.target.geometry.vocab)
+
+
+def model_drafter(setup: Setup, drafter: Drafter, m: Models, reading: Reading) -> ModelDrafter:
+    """The drafter in the candidate: the library's own, or in its reading."""
+    if fused(setup, drafter, reading):
+        from parity.speculating.fused import FusedDrafter
+
+        assert isinstance(reading, Native)
+        return FusedDrafter(reading.context, drafter, m.target.embedding, m.target.head, m.schedule)
+    return ModelDrafter(drafter, m.target.embedding, m.target.head, m.schedule, reading)
+
+
+def fused(setup: Setup, drafter: Drafter, reading: Reading) -> bool:
+    """Whether the candidate's own fused drafter drafts. `UsageError` where it is asked for and there is none."""
+    flags = reading.context.flags if isinstance(reading, Native) else frozenset[str]()
+    if setup.entry == "fused" and "fused" not in flags:
+        raise UsageError(f"--entry fused: candidate {setup.candidate} has no fused drafter")
+    return "fused" in flags and (setup.entry == "fused" or (setup.entry == "auto" and not drafter.dialect.sinks))
 
 
 def session(setup: Setup, m: Models, reference: list[int], reading: Reading) -> Session:
@@ -131,9 +160,18 @@ def session(setup: Setup, m: Models, reference: list[int], reading: Reading) -> 
         raise UsageError(f"--gate {setup.gate}: expected one of {', '.join(GATES)}")
     usual = "kept-rows" if isinstance(made, RecurrentCache) else "dense"
     request = Request(setup.prompt, setup.max_new, m.length, m.schedule, setup.stops)
-    build = planted.session if planted and planted.session else Session
+    who = drafting(setup, m, reference, reading)
+    kinds = [planted.session] if planted and planted.session else []
+    judge: Judge = Greedy()
+    if isinstance(reading, Native):
+        from parity.speculating.fused import FusedDrafter, FusedSession, NativeGreedy
+
+        judge = NativeGreedy(reading.context) if {"top2", "accept"} <= reading.context.ops else judge
+        kinds += [FusedSession] if isinstance(who, FusedDrafter) and "drafter_verify" in who.library.entries else []
+    # A planted step of the loop goes before the library's own.
+    build: type[Session] = type("Planned", tuple(kinds), {}) if kinds else Session
     return build(
-        m.target, drafting(setup, m, reference), request, cache=made, cache_name=setup.cache or usual,
+        m.target, who, request, judge=judge, cache=made, cache_name=setup.cache or usual,
         gate=GATES[setup.gate]() if setup.gate else None, reading=reading,
     )  # fmt: skip
 
@@ -151,7 +189,6 @@ def reading_of(spec: str, threads: int = 0) -> Iterator[Reading]:
     if parsed.kind == "callable":
         raise UsageError(f"--candidate {spec}: a callable runs whole cases, not single windows; record its rounds and use parity replay")
     import native
-    from parity.native_reading import Native
 
     with native.open_library(parsed.spec).context(threads) as context:
         yield Native(context)
