@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oracle import policies
-from oracle.arithmetic import Arithmetic
+from oracle.arithmetic import Arithmetic, DeclarationError
 from oracle.block_dot import BlockDot, narrowed, seen
 from oracle.floats import F32
 from oracle.kit import EXACT, Kit
@@ -87,13 +87,17 @@ def consumed(A: Arithmetic, stage: Stage) -> Stage:
     if policy == "f32" or stage.op.kind == "choice" or not stage.args or not isinstance(stage.args[0], Tensor):
         return stage
     x, *rest = stage.args
-    if stage.op.name == "linear":
-        policy = policies.resolved(policy, rest[0].stored)
-        if policy == "f32" or isinstance(rest[0], BlockDot):
-            return stage
-        return replace(stage, args=(*seen(policy, x, rest[0]), *rest[1:]))
-    if policy in policies.BY_WEIGHT:
+    product = stage.op.name == "linear"
+    policy = policies.resolved(policy, rest[0].stored) if product else policy
+    if policy == "f32" or policy in policies.BY_WEIGHT or (product and isinstance(rest[0], BlockDot)):
         return stage
+    if (width := x.data.shape[-1]) % policies.block(policy):
+        raise DeclarationError(
+            f"arithmetic use: {stage.path} reads rows of {width} values, and {policy!r} needs a multiple of {policies.block(policy)}; "
+            f"name the stages that it holds for, as in use=*.q_raw:{policy}"
+        )
+    if product:
+        return replace(stage, args=(*seen(policy, x, rest[0]), *rest[1:]))
     if stage.op.name == "cells":
         return replace(stage, args=tuple(narrowed(policy, part) for part in stage.args))
     return replace(stage, args=(narrowed(policy, x), *rest))

@@ -13,3 +13,12 @@ class CandidateError(RuntimeError):
     def __init__(self, message: str, stage: str | None = None, stderr: str = "") -> None:
         super().__init__(message)
         self.stage, self.stderr = stage, stderr
+
+
+#: Bad input by class name: comparing names loads none of the modules that define them.
+REFUSALS = frozenset({"ArtifactError", "ContextError", "DeclarationError", "DialectError", "FaultError", "UsageError"})
+
+
+def is_a(error: BaseException, names: frozenset[str]) -> bool:
+    """Whether the error's class, or one it derives from, has one of the names."""
+    return any(kind.__name__ in names for kind in type(error).__mro__)

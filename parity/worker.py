@@ -15,13 +15,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from parity.errors import CandidateError
+from parity.errors import REFUSALS, CandidateError, is_a
 
 if TYPE_CHECKING:
     from parity.candidates import Candidate
 
 PREFIX = "parity: "
-REFUSALS = ("ArtifactError", "DialectError", "DeclarationError", "ContextError", "FaultError", "UsageError")
 
 
 def log_file(dump: Path) -> Path:
@@ -81,7 +80,7 @@ def _run(candidate: Candidate, request: dict[str, Any], out: Path, log: Log) -> 
 def _ended_by(error: Exception, out: Path, log: Log) -> int:
     """Writes what ended the candidate to the log and stderr; the exit status."""
     name, text = type(error).__name__, str(error)
-    if name in REFUSALS or (name == "NativeError" and getattr(error, "status", "") in ("LOAD", "UNSUPPORTED", "NO_DEVICE")):
+    if is_a(error, REFUSALS) or (name == "NativeError" and getattr(error, "status", "") in ("LOAD", "UNSUPPORTED", "NO_DEVICE")):
         # A library that is refused, or says that it cannot do this, is bad input; one that fails in a call is a finding about it.
         log.write(refused=text)
         print(PREFIX + text, file=sys.stderr)

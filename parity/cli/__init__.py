@@ -88,13 +88,12 @@ def main(argv: list[str] | None = None) -> None:
 
 def explain(error: Exception) -> int:
     """Print an error as one line on stderr; its exit status. An error that is nobody's input is shown as the defect it is."""
-    from parity.errors import CandidateError
+    from parity.errors import REFUSALS, CandidateError, is_a
 
-    known = {"UsageError", "ArtifactError", "DialectError", "DeclarationError", "FaultError", "DumpError", "ContextError", "NativeError"}
     if isinstance(error, CandidateError):
         click.echo(f"parity: candidate: {error}", err=True)
         return 4
-    if type(error).__name__ in known or isinstance(error, OSError):
+    if is_a(error, REFUSALS | {"DumpError", "NativeError"}) or isinstance(error, OSError):
         click.echo(f"parity: {error}", err=True)
         return 2
     click.echo(f"parity: internal error, please report it (--debug shows where): {type(error).__name__}: {error}", err=True)

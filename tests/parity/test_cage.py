@@ -16,6 +16,7 @@ from native.sources import HEADER, library_path
 from parity import candidates, render
 from parity.cage import Limits, run_worker
 from parity.case import Case, load
+from parity.errors import UsageError
 from parity.flow import run_candidate
 from parity.report import CAGE
 
@@ -218,6 +219,17 @@ def test_what_an_adapter_of_ones_own_does_is_a_finding(target, tmp_path, functio
     parsed = candidates.parse(f"{__name__}:{function.__name__}")
     report = run_candidate(target, parsed, mode="local", memory=GIB, keep=tmp_path)
     assert report.verdict == kind and report.exit_status == 4 and said in report.findings[0]["text"]
+
+
+def refuses_its_mapping(case_folder, out):
+    from parity.adapters.mapping import MappingError
+
+    raise MappingError("m.toml: the tensor 'Kcur-0' is mapped twice")
+
+
+def test_bad_input_of_an_adapter_is_no_finding_about_it(target):
+    with pytest.raises(UsageError, match="'Kcur-0' is mapped twice"):
+        run_candidate(target, candidates.parse(f"{__name__}:refuses_its_mapping"), mode="local")
 
 
 def test_every_kind_of_finding_is_seen_to_happen():

@@ -126,6 +126,7 @@ BAD = {
     "an unknown candidate": (("run", "--family", "llama", "--candidate", "quantum"), "quantum"),
     "an unknown arithmetic": (("run", "--family", "llama", "--arithmetic", "f99"), "f99"),
     "a bad arithmetic option": (("run", "--family", "llama", "--arithmetic", "f32,order=zigzag"), "zigzag"),
+    "a policy whose blocks do not fit": (("run", "--family", "llama", "--arithmetic", "f32,use=q8_k"), "target.L0.q_rope reads rows of 32"),
     "an unknown fault": (("run", "--family", "llama", "--fault", "gremlin"), "gremlin"),
     "a fault of a bad expression": (("run", "--family", "llama", "--fault", "rope.position:offset=__import__('os')"), "expression"),
     "an unknown dialect switch": (("run", "--family", "qwen3", "--dialect", "flux=1"), "flux"),
