@@ -13,6 +13,8 @@ from oracle.tensor import Array
 
 ANGLES = ("exact", "f32-pow", "f32-exp2", "f32-product")
 PROBABILITIES = ("f32", "bf16", "f16")
+ROWS = "-rows"
+STATES = ("f32", "bf16", "f16", "bf16-rows", "f16-rows")
 Table = tuple[tuple[str, str], ...]
 
 
@@ -30,7 +32,8 @@ class Arithmetic:
     (else it is an upper bound). ``attention_order``: that of attention's sums over dimensions and over cells, where it is another one.
     ``fma``: products are not rounded. ``norm_sum``: order of a norm's sum of squares.
     ``angles``: how rope angles are formed. ``truncate``: stores cut instead of rounding to nearest. ``probabilities``: dtype that the
-    normalised attention probabilities are rounded to before they meet the values.
+    normalised attention probabilities are rounded to before they meet the values. ``state``: dtype that a recurrent state is kept in
+    between the calls of a forward, which read and write it in f32 otherwise; with ``-rows``, from each row of a call to the next.
     """
 
     name: str = "f32"
@@ -44,6 +47,7 @@ class Arithmetic:
     angles: str = "exact"
     truncate: bool = False
     probabilities: str = "f32"
+    state: str = "f32"
 
     def __post_init__(self) -> None:
         for order in (self.order, self.norm_sum, self.attention_order or self.order):
@@ -52,6 +56,8 @@ class Arithmetic:
             raise DeclarationError(f"arithmetic angles={self.angles!r}: expected one of {', '.join(ANGLES)}")
         if self.probabilities not in PROBABILITIES:
             raise DeclarationError(f"arithmetic probabilities={self.probabilities!r}: expected one of {', '.join(PROBABILITIES)}")
+        if self.state not in STATES:
+            raise DeclarationError(f"arithmetic state={self.state!r}: expected one of {', '.join(STATES)}")
         for table, known in ((self.store, tuple(FORMATS)), (self.use, POLICIES)):
             for pattern, value in table:
                 if value not in known:
@@ -74,6 +80,11 @@ class Arithmetic:
     def used(self, path: str) -> str:
         """Policy that stage ``path`` applies to its first input."""
         return _first(self.use, path, "f32")
+
+    def kept(self) -> tuple[str, str | None]:
+        """Dtypes that a recurrent state is rounded to before a call starts from it, and from row to row within a call (None: it is not)."""
+        dtype = self.state.removesuffix(ROWS)
+        return dtype, dtype if self.state.endswith(ROWS) else None
 
     def order_in(self, kind: str) -> str:
         """Summation order inside operations of the kind (`oracle.ops.base.Operation.kind`)."""

@@ -82,6 +82,10 @@ def consumed(A: Arithmetic, stage: Stage) -> Stage:
     """The stage with its inputs rounded as the arithmetic says its consumer does; a consumed stage stays as it is."""
     if stage.op.kind == "attention" and A.probabilities != "f32":
         stage = replace(stage, params=stage.params | {"probabilities": A.probabilities})
+    if stage.op.name == "delta_state" and A.state != "f32":
+        between, rows = A.kept()
+        more = {} if rows is None else {"rows": rows}
+        stage = replace(stage, args=(narrowed(between, stage.args[0]), *stage.args[1:]), params=stage.params | more)
     policy = A.used(stage.path)
     # A choice is made on scores as they are stored.
     if policy == "f32" or stage.op.kind == "choice" or not stage.args or not isinstance(stage.args[0], Tensor):

@@ -111,6 +111,8 @@ class Rolled:
         Which side of a grid's midpoint a value falls on is a choice: a row with another one has an error of the grid's step, however
         small the noise. Whether the input itself is within noise has been judged where it was made.
         """
+        if stage.op.name == "delta_state" and self.arithmetic.state != "f32":
+            return replace(y, data=self._followed_state(stage, y))
         policy = self.arithmetic.used(stage.path)
         if policy == "f32" or not stage.args or not isinstance(stage.args[0], Tensor):
             return y
@@ -132,6 +134,29 @@ class Rolled:
             return y
         other = Tensor(np.where(mine == theirs, x.data, found.values), x.axes)
         return reading.apply(replace(stage, args=(other, *stage.args[1:])))
+
+    def _followed_state(self, stage: Stage, y: Tensor) -> Array:
+        """The recurrence from what the candidate's own states are rounded to, before the call and, where declared, before every row."""
+        between, rows = self.arithmetic.kept()
+        start, *rest = stage.args
+        state, theirs = _beside(between, start.data, self._kept_state(stage, start)), recorded(self.dump, stage, y).values
+        if rows is None:
+            return np.asarray(stage.op.formula(EXACT, state, *(r.data for r in rest)))
+        out = np.empty(y.data.shape)
+        for t in range(len(out)):
+            out[t : t + 1] = stage.op.formula(EXACT, state, *(r.data[t : t + 1] for r in rest))
+            state = _beside(rows, out[t], None if theirs is None else theirs[t])
+        return out
+
+    def _kept_state(self, stage: Stage, start: Tensor) -> Array | None:
+        """The candidate's values of the state that a call starts from: those of the row of an earlier step that was kept."""
+        for step in range(stage.step - 1, -1, -1):
+            bare, before = self.exact.get((step, stage.path), (stage, None))
+            same = [] if before is None else [row for row, state in enumerate(before.data) if np.array_equal(state, start.data)]
+            if before is not None and same:
+                values = recorded(self.dump, bare, before).values
+                return None if values is None else values[same[-1]]
+        return None
 
     def _forked(self, stage: Stage, y: Tensor, row: int, best: int, rival: int, gap: float) -> None:
         self.forks.append(Fork(stage, row, best, rival, gap, self.scores[stage.args[0].axes[-1]], y))
@@ -241,6 +266,15 @@ class Rolled:
                     what,
                 )
             )
+
+
+def _beside(policy: str, mine: Array, theirs: Array | None) -> Array:
+    """``mine`` as the policy rounds it, each value ``theirs`` where that is the same step of its grid or the one beside it."""
+    rounded = policies.apply(policy, mine)
+    if theirs is None:
+        return rounded
+    other = policies.apply(policy, theirs)
+    return np.where(np.abs(other - rounded) <= 1.001 * policies.step(policy, mine), other, rounded)
 
 
 def _mean_square(x: Array) -> Array:

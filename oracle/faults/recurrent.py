@@ -9,9 +9,10 @@ from numpy.typing import NDArray
 
 from oracle.faults.grammar import Options
 from oracle.faults.kind import Kind, Plant, args, need, params
+from oracle.floats import FORMATS
 from oracle.kit import EXACT
-from oracle.ops.delta_state import widened
-from oracle.readings import Stage
+from oracle.ops.delta_state import delta_state, widened
+from oracle.readings import Stage, values
 from oracle.tensor import Tensor
 from oracle.weights import Weight
 
@@ -34,6 +35,23 @@ def _lost(_: Options) -> Plant:
         return _filled(stage, 0, 0.0)
 
     return Plant(edit)
+
+
+def _kept(o: Options) -> Plant:
+    """The state written to memory in a narrow dtype: between the calls, or from every row to the next as well."""
+    dtype, every = o.choice("dtype", "bf16", "f16"), o.choice("every", "step", "row")
+
+    def edit(stage: Stage) -> Stage:
+        start, *rest = stage.args
+        need(np.any(start.data), "no state yet")
+        return args(stage, Tensor(FORMATS[dtype].round(start.data).astype(start.data.dtype), start.axes), *rest)
+
+    def after(stage: Stage, y: Values) -> Values:
+        need(len(y) > 1, "a single row")
+        start, *rest = values(stage.args)
+        return np.asarray(delta_state.formula(EXACT, FORMATS[dtype].round(start), *rest, rows=dtype))
+
+    return Plant(edit) if every == "step" else Plant(after=after)
 
 
 def _late_decay(_: Options) -> Plant:
@@ -232,6 +250,18 @@ def _hash(o: Options) -> Plant:
 KINDS = (
     Kind("delta.beta", ("delta_state",), "*", {}, _no_beta, "every row written with full strength", ("K34",), knobs={"write strength": ""}),
     Kind("delta.lost", ("delta_state",), "*", {}, _lost, "the state before the window lost", ("K22",), knobs={"state carried": ""}),
+    Kind(
+        "delta.kept",
+        ("delta_state",),
+        "*",
+        {"dtype": "bf16", "every": "step"},
+        _kept,
+        "the state kept in a narrow dtype from step to step, or from row to row",
+        ("K26", "K22"),
+        "dtype, every",
+        ("dtype=bf16,every=step", "dtype=bf16,every=row", "dtype=f16,every=step"),
+        knobs={"dtype of the state": "dtype=bf16,every=step"},
+    ),
     Kind(
         "delta.order",
         ("delta_state",),

@@ -3,6 +3,7 @@
 ``S ← e^g S``, ``d = β (v - Sᵀk)``, ``S ← S + k dᵀ`` per value head, one row after the other; value head h uses key head
 ``h // (value heads / key heads)``. Source: `specs/qwen38-flash-next.md` 1.6 step 7 (the recurrence; a chunked candidate is
 another arithmetic). Noise: `specs/noise-rules.md` 5.11. Steps share the state they start from, so there is no re-judging.
+``rows``: dtype that the state is rounded to from one row to the next, after it was read; what is recorded is the state before that.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from oracle import policies
 from oracle.arithmetic import Arithmetic
 from oracle.kit import Kit, Values
 from oracle.ops.base import Array, Axes, Operation, Tensor, Variance, Where, gamma, is_zero
@@ -19,11 +21,11 @@ from oracle.ops.base import Array, Axes, Operation, Tensor, Variance, Where, gam
 _SUBNORMAL = (2.0**-149) ** 2 / 12
 
 
-def axes(start: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor) -> Axes:
+def axes(start: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor, *, rows: str | None = None) -> Axes:
     return ("row", *start.axes)
 
 
-def shape(start: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor) -> tuple[int, ...]:
+def shape(start: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor, *, rows: str | None = None) -> tuple[int, ...]:
     return (k.data.shape[0], *start.data.shape)
 
 
@@ -34,7 +36,7 @@ def widened(x: NDArray[Any], heads: int) -> NDArray[Any]:
     return np.repeat(x, heads // x.shape[1], 1)
 
 
-def formula(F: Kit, start: Values, k: Values, v: Values, decay: Values, beta: Values) -> Values:
+def formula(F: Kit, start: Values, k: Values, v: Values, decay: Values, beta: Values, *, rows: str | None = None) -> Values:
     """start [head, key, dim], k [row, key head, key], v [row, head, dim], decay and beta [row, head] -> [row, head, key, dim]."""
     state, keys = F.cast(start), widened(F.cast(k), start.shape[0])
     out = np.empty((len(k), *state.shape), F.dtype)
@@ -45,10 +47,13 @@ def formula(F: Kit, start: Values, k: Values, v: Values, decay: Values, beta: Va
         d = (F.cast(v[t]) - memory) * F.cast(beta[t])[:, None]
         state = state + keys[t, :, :, None] * d[:, None, :]
         out[t] = state
+        state = state if rows is None else F.cast(policies.apply(rows, state))
     return out
 
 
-def noise(A: Arithmetic, y: Array, start: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor) -> Variance:
+def noise(
+    A: Arithmetic, y: Array, start: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor, *, rows: str | None = None
+) -> Variance:
     """Two recursions over the rows, both linear in the variance: the own roundings, and what comes with the inputs.
 
     A third one, ``pull``, is how the state answers to the relative error that equal decays have in common.
@@ -85,6 +90,9 @@ def noise(A: Arithmetic, y: Array, start: Tensor, k: Tensor, v: Tensor, decay: T
             inherited = _moved(inherited, k2, rate) + k2[..., None] * step[:, None] + kn[..., None] * np.square(d)[:, None]
             inherits[t] = inherited  # type: ignore[index]
         before = y[t]
+        if rows is not None:
+            before, pull = policies.apply(rows, y[t]), None if pull is None else np.zeros(pull.shape)
+            own, inherited = policies.flips(rows, y[t], owns[t] + inherited), np.zeros(own.shape)
     return Variance(inherits, owns)
 
 
@@ -109,8 +117,11 @@ def _moved(variance: Array, k2: Array, rate: Array) -> Array:
     return np.asarray(variance * np.square(1 - beta_k2) + np.maximum(crossed, 0))
 
 
-def bound(A: Arithmetic, y: Array, where: Where, start: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor) -> Array:
-    """The running error bound of the recurrence for any order of its sums: every term with its absolute value."""
+def bound(
+    A: Arithmetic, y: Array, where: Where, start: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor, *, rows: str | None = None
+) -> Array:
+    """The running error bound of the recurrence for any order of its sums: every term with its absolute value, and a step of the dtype
+    that ``rows`` names."""
     u, chain = 2.0**-24, gamma(start.data.shape[1] + 1)
     keys, reach, before = np.abs(widened(k.data, len(start.data))), np.zeros(start.data.shape), start.data
     bounds = np.empty(y.shape)
@@ -124,6 +135,8 @@ def bound(A: Arithmetic, y: Array, where: Where, start: Tensor, k: Tensor, v: Te
         written = keys[t][..., None] * (error + u * rate * gap)[:, None]
         reach = (reach + written + u * np.abs(y[t]) + 2.0**-149) * (1 + 4 * u)
         bounds[t], before = reach, y[t]
+        if rows is not None:
+            before, reach = policies.apply(rows, y[t]), reach + policies.step(rows, y[t])
     return np.asarray(1.001 * bounds[where])
 
 

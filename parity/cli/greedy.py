@@ -39,7 +39,8 @@ from parity.errors import UsageError
 @click.option("--record", multiple=True, type=click.Choice(("taps", "logits")), help="What the trace holds of them too, row by row.")
 @click.option("--arithmetic", metavar="NAME[,KEY=VALUE…]", help="What the candidate declares of its rounding.")
 @click.option(
-    "--members", type=click.IntRange(0, 64), default=4, show_default=True, help="Sampled runs of the noise; 0 leaves ties unjudged."
+    "--members", type=click.IntRange(0, 64), default=4, show_default=True,
+    help="Sampled runs of the noise; 0 leaves rows and choices that differ unjudged (exit 3).",
 )
 @click.option("--threads", type=click.IntRange(0, 256), default=0, help="Threads of a library.")
 @click.option("--timeout", type=float, default=600.0, show_default=True, help="Seconds a compiled candidate may take.")

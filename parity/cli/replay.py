@@ -16,7 +16,8 @@ from parity.cli import options as shared
 @click.option("--require", multiple=True, metavar="CHECK", help="A check that must be possible from what was recorded, else inconclusive.")
 @click.option("--arithmetic", metavar="NAME[,KEY=VALUE…]", help="What the engine declares of its rounding (default: f32).")
 @click.option(
-    "--members", type=click.IntRange(0, 64), default=4, show_default=True, help="Sampled runs of the noise; 0 leaves ties unjudged."
+    "--members", type=click.IntRange(0, 64), default=4, show_default=True,
+    help="Sampled runs of the noise; 0 leaves choices that differ unjudged (exit 3).",
 )
 @click.option("--json", "json_out", metavar="FILE|-", help="The report as JSON.")
 @click.option("--quiet", is_flag=True, help="The verdict line only.")

@@ -81,15 +81,17 @@ def reinterpretations() -> dict[str, Callable[[Array], Array]]:
 def reread(s: Suspect) -> Iterator[tuple[str, float]]:
     """(text, share of the elements that agree) of the ways to misread bits that account for nearly all of the region.
 
-    A word may differ by the rounding that came before it, so neighbours in the order of the words count as equal.
+    A word may differ by the rounding that came before it, so neighbours in the order of the words count as equal. Where all values lie on
+    a coarse grid, so does what was read.
     """
     region = s.region
     c, y = s.c[region], s.y.data[region]
     if c.size < 8:
         return
     sigma = np.sqrt(s.y.variance())[region] * 4 + np.abs(y) * 2.0**-24
+    grid = next((store for store in (BF16, F16) if store.holds(c).all()), F32)
     for text, read in reinterpretations().items():
-        low, middle, high = read(y - sigma), read(y), read(y + sigma)
+        low, middle, high = (grid.round(read(at)) for at in (y - sigma, y, y + sigma))
         same = (c == low) | (c == middle) | (c == high) | (np.isnan(c) & np.isnan(middle))
         if same.mean() > 0.9 and not np.array_equal(middle, y):
             yield text, float(same.mean())

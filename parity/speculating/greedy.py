@@ -50,7 +50,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Rows:
-    """Window rows against single rows: how many, the worst |difference| over its tolerance (NaN: unjudged), and where."""
+    """Window rows against single rows: how many, the worst |difference| over its tolerance (NaN: no ensemble), and where."""
 
     compared: int
     largest: float
@@ -58,6 +58,11 @@ class Rows:
     token: int
     round: int
     row: int
+
+    @property
+    def unjudged(self) -> bool:
+        """Rows differ and there is no ensemble to say whether as rounding does; rows of equal bits need none."""
+        return math.isnan(self.ratio) and self.largest > 0
 
 
 @dataclass
@@ -125,7 +130,7 @@ class GreedyReport:
         if self.broken or not self.repeated:
             return "divergence"
         verdicts = [d.verdict for d in self.differences] + [d.verdict for d in (self.proposals.differences if self.proposals else [])]
-        return "inconclusive" if "unjudged" in verdicts else "parity"
+        return "inconclusive" if self.rows.unjudged or "unjudged" in verdicts else "parity"
 
     @property
     def exit_status(self) -> int:
@@ -140,7 +145,10 @@ class GreedyReport:
 def compare(
     setup: Setup, *, arithmetic: str | None = None, members: int = 4, floor: float | None = None, timeout: float = 600.0
 ) -> tuple[GreedyReport, Trace]:
-    """Run both arms and judge: the report and the session's trace. ``members``: sampled runs of the noise; 0 leaves ties unjudged."""
+    """Run both arms and judge: the report and the session's trace.
+
+    ``members``: sampled runs of the noise; 0 leaves rows and choices that differ unjudged, which is inconclusive.
+    """
     models = open_models(setup)
     made = run(setup, timeout)
     new = made.trace.tokens[len(setup.prompt) :]
@@ -193,7 +201,9 @@ def _rows(rows: Sequence[Chosen], made: Arms, noise: RowNoise | None) -> Rows:
         if gap and (gap > largest if noise is None else ratio > worst.ratio):
             worst = Rows(0, 0.0, ratio, token, r.round, j)
         largest = max(largest, gap)
-    return Rows(len(rows), largest, worst.ratio, worst.token, worst.round, worst.row)
+    # No noise makes a logit that is no number.
+    ratio = math.inf if math.isinf(largest) else worst.ratio
+    return Rows(len(rows), largest, ratio, worst.token, worst.round, worst.row)
 
 
 def _differences(rows: Sequence[Chosen], made: Arms, noise: RowNoise | None) -> list[Difference]:

@@ -32,7 +32,8 @@ def greedy(r: GreedyReport, quiet: bool = False) -> str:
     lines += [f"  {line}" for line in _first(r.broken)]
     if not r.repeated:
         lines.append("  the target alone does not repeat itself: its text cannot be compared")
-    judged = "unjudged (--members 0)" if math.isnan(r.rows.ratio) else f"worst {r.rows.ratio:.3g} x tolerance (token {r.rows.token})"
+    unjudged = "unjudged (--members 0)" if r.rows.unjudged else "equal to the bit"
+    judged = unjudged if math.isnan(r.rows.ratio) else f"worst {r.rows.ratio:.3g} x tolerance (token {r.rows.token})"
     lines.append(f"  logit rows: {r.rows.compared} window rows against single rows, largest difference {r.rows.largest:.3g}, {judged}")
     for d in r.differences[:MOST]:
         lines.append(

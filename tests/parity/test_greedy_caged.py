@@ -10,6 +10,7 @@ import pytest
 
 from oracle.artifacts import make_artifact
 from parity.errors import CandidateError
+from parity.speculating import render
 from parity.speculating.greedy import compare
 from parity.speculating.setup import Setup
 
@@ -39,3 +40,12 @@ def test_a_library_that_aborts_ends_its_own_process_only(target: Path, tmp_path:
     subprocess.run([compiler, "-shared", "-fPIC", "-o", str(library), str(tmp_path / "bad.c")], check=True)
     with pytest.raises(CandidateError, match="its process died"):
         compare(setup(target, str(library)), members=0)
+
+
+@pytest.mark.parametrize(("candidate", "members", "verdict"), [("f64", 0, "inconclusive"), ("f64", 2, "parity"), ("f32", 0, "parity")])
+def test_rows_that_differ_without_an_ensemble_are_no_parity(target: Path, candidate: str, members: int, verdict: str):
+    """A window's rows come from other products than single ones and differ in the last digits; rows of equal bits need no noise."""
+    report = compare(setup(target, candidate), members=members)[0]
+    assert report.verdict == verdict and (report.rows.largest > 0) == (candidate == "f64")
+    said = render.greedy(report)
+    assert ("unjudged (--members 0)" in said) == (verdict == "inconclusive") and ("equal to the bit" in said) == (candidate == "f32")

@@ -98,7 +98,7 @@ def test_the_text_survives_a_bad_draft_and_not_a_bad_rollback(files: Path, tmp_p
 def test_an_acceptance_floor_can_be_required(files: Path):
     ahead = setup(files, "laguna", "oracle", accepts=(None,))
     for floor, verdict in ((0.99, "parity"), (1.0, "parity")):
-        assert compare(ahead, members=0, floor=floor)[0].verdict == verdict
+        assert compare(ahead, members=2, floor=floor)[0].verdict == verdict
     low = compare(setup(files, "laguna", "random"), members=0, floor=0.5)[0]
     assert low.verdict == "divergence" and "below the required 0.5" in low.broken[-1]
 
