@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -95,7 +96,8 @@ def consumed(A: Arithmetic, stage: Stage) -> Stage:
     policy = policies.resolved(policy, rest[0].stored) if product else policy
     if policy == "f32" or policy in policies.BY_WEIGHT or (product and isinstance(rest[0], BlockDot)):
         return stage
-    if (width := x.data.shape[-1]) % policies.block(policy):
+    # A product reads a row whole, heads and all.
+    if (width := math.prod(x.data.shape[1:]) if product else x.data.shape[-1]) % policies.block(policy):
         raise DeclarationError(
             f"arithmetic use: {stage.path} reads rows of {width} values, and {policy!r} needs a multiple of {policies.block(policy)}; "
             f"name the stages that it holds for, as in use=*.q_raw:{policy}"

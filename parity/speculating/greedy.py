@@ -130,7 +130,8 @@ class GreedyReport:
         if self.broken or not self.repeated:
             return "divergence"
         verdicts = [d.verdict for d in self.differences] + [d.verdict for d in (self.proposals.differences if self.proposals else [])]
-        return "inconclusive" if self.rows.unjudged or "unjudged" in verdicts else "parity"
+        rows = self.rows.unjudged or (self.proposals is not None and self.proposals.unjudged)
+        return "inconclusive" if rows or "unjudged" in verdicts else "parity"
 
     @property
     def exit_status(self) -> int:

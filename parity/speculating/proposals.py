@@ -41,7 +41,7 @@ class Draft:
 @dataclass(frozen=True)
 class Proposals:
     """``rows`` drafted rows of ``rounds`` rounds. ``ratio``: the worst |logit - oracle's| over its tolerance, in ``round`` at ``draft``;
-    NaN where no logits were recorded or nothing judges them."""
+    NaN where no logits were recorded or nothing judges them. ``unjudged``: recorded logits differ and there is no ensemble to say why."""
 
     rounds: int
     rows: int
@@ -49,6 +49,7 @@ class Proposals:
     round: int
     draft: int
     differences: list[Draft] = field(default_factory=list)
+    unjudged: bool = False
 
     @property
     def wrong(self) -> list[Draft]:
@@ -141,7 +142,8 @@ def judge(trace: Foreign, drafter: Drafter, exact: Rerun, sampled: Sequence[Reru
             continue
         found.append(_by_gap(drafter, noise, logits, row, (i, j), mine, theirs))
     rounds = sum(1 for d in exact.drafts if d)
-    return Proposals(rounds, len(at), *_logits(trace, at, logits, noise), found)
+    gaps = _gaps(trace, at, logits)
+    return Proposals(rounds, len(at), *_worst(gaps, at, noise), found, noise is None and any(gap != 0 for gap in gaps.values()))
 
 
 def _verdict(judged: bool, tie: bool) -> str:
@@ -160,16 +162,24 @@ def _by_gap(drafter: Drafter, noise: RowNoise | None, logits: Array, row: int, a
     return Draft(*at, mine, theirs, gap, spread, _verdict(True, tie))
 
 
-def _logits(trace: Foreign, at: Sequence[tuple[int, int]], logits: Array, noise: RowNoise | None) -> tuple[float, int, int]:
-    """(worst ratio, round, draft) of the recorded full rows of logits."""
-    worst = (float("nan"), 0, 0)
+def _gaps(trace: Foreign, at: Sequence[tuple[int, int]], logits: Array) -> dict[int, float]:
+    """Largest difference of every row of ``logits`` whose like the trace records in full."""
+    found = {}
     for row, (i, j) in enumerate(at):
         recorded = trace.rounds[i].draft_logits
-        if noise is None or recorded is None or j >= len(recorded) or len(recorded[j].values) != logits.shape[1]:
-            continue
-        gap = float(np.abs(recorded[j].values - logits[row]).max())
+        if recorded is not None and j < len(recorded) and len(recorded[j].values) == logits.shape[1]:
+            found[row] = float(np.abs(recorded[j].values - logits[row]).max())
+    return found
+
+
+def _worst(gaps: dict[int, float], at: Sequence[tuple[int, int]], noise: RowNoise | None) -> tuple[float, int, int]:
+    """(ratio to the tolerance, round, draft) of the worst row."""
+    worst = (float("nan"), 0, 0)
+    if noise is None:
+        return worst
+    for row, gap in gaps.items():
         tolerance = noise.tolerance(row)
         ratio = float("inf") if np.isnan(gap) else gap / tolerance if tolerance > 0 else float("inf") * (gap > 0)
         if np.isnan(worst[0]) or ratio > worst[0]:
-            worst = (ratio, i, j)
+            worst = (ratio, *at[row])
     return worst

@@ -238,6 +238,12 @@ def test_an_input_with_errors_leaves_only_the_flips_of_its_rounding():
     assert consumed(A, once).args[0] is once.args[0]
 
 
+def test_a_product_reads_rows_whole_whatever_heads_they_have():
+    x = Tensor(np.random.default_rng(1).standard_normal((2, 4, 16)), HEADS)
+    made = stage("linear", x, Weight.of(np.eye(64), ("dim", "in")))
+    assert consumed(named("f32,use=*:q8_0"), made).args[0].data.shape == (2, 64)
+
+
 @pytest.mark.parametrize("truncate", [False, True])
 def test_a_store_rounds_or_cuts_what_is_recorded(truncate):
     A = named(f"bf16,truncate={int(truncate)}")

@@ -5,13 +5,15 @@ from __future__ import annotations
 import shutil
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from oracle.artifacts import make_artifact
 from parity.errors import CandidateError
-from parity.speculating import render
-from parity.speculating.greedy import compare
+from parity.speculating import proposals, render
+from parity.speculating.greedy import GreedyReport, Rows, compare
 from parity.speculating.setup import Setup
 
 SMALL = {"hidden": 32, "intermediate": 32, "heads": 4, "kv_heads": 2, "head_dim": 8, "vocab": 67, "layers": 2}
@@ -49,3 +51,16 @@ def test_rows_that_differ_without_an_ensemble_are_no_parity(target: Path, candid
     assert report.verdict == verdict and (report.rows.largest > 0) == (candidate == "f64")
     said = render.greedy(report)
     assert ("unjudged (--members 0)" in said) == (verdict == "inconclusive") and ("equal to the bit" in said) == (candidate == "f32")
+
+
+@pytest.mark.parametrize(("moved", "unjudged"), [(0.0, False), (1e-6, True)])
+def test_a_drafter_s_logits_that_differ_without_an_ensemble_are_no_parity(moved: float, unjudged: bool):
+    """Proposals are the oracle's own and their recorded logits are not."""
+    logits = np.array([[0.0, 2.0, 1.0]])
+    row = SimpleNamespace(values=logits[0] + moved)
+    trace = SimpleNamespace(rounds=[SimpleNamespace(proposals=(1,), draft_logits=[row])], chooser="argmax")
+    drafter = SimpleNamespace(dialect=SimpleNamespace(chooser="argmax"))
+    found = proposals.judge(trace, drafter, proposals.Rerun([(1,)], [logits]), [], 1.0)
+    assert found.unjudged is unjudged and not found.differences
+    whole = GreedyReport({}, {}, 1, True, True, Rows(1, 0.0, float("nan"), 0, 0, 0), proposals=found)
+    assert whole.verdict == ("inconclusive" if unjudged else "parity")
