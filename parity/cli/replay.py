@@ -13,6 +13,9 @@ from parity.cli import options as shared
 @click.command()
 @click.argument("trace", type=click.Path(path_type=Path))
 @click.option("--target", "target_path", type=click.Path(path_type=Path), help="The target's files: its picks are then compared too.")
+@click.option("--model", type=click.Path(path_type=Path), help="The drafter's files: its proposals are then run again (with --target).")
+@click.option("--family", type=click.Choice(shared.FAMILIES), help="The drafter's family, where its files do not say.")
+@click.option("--dialect", multiple=True, callback=shared.pairs, metavar="KEY=VALUE,…", help="Switches of the drafter's dialect.")
 @click.option("--require", multiple=True, metavar="CHECK", help="A check that must be possible from what was recorded, else inconclusive.")
 @click.option("--arithmetic", metavar="NAME[,KEY=VALUE…]", help="What the engine declares of its rounding (default: f32).")
 @click.option(
@@ -22,19 +25,30 @@ from parity.cli import options as shared
 @click.option("--json", "json_out", metavar="FILE|-", help="The report as JSON.")
 @click.option("--quiet", is_flag=True, help="The verdict line only.")
 def replay(
-    trace: Path, target_path: Path | None, require: tuple[str, ...], arithmetic: str | None, members: int, json_out: str | None, quiet: bool
+    trace: Path,
+    target_path: Path | None,
+    model: Path | None,
+    family: str | None,
+    dialect: dict[str, str],
+    require: tuple[str, ...],
+    arithmetic: str | None,
+    members: int,
+    json_out: str | None,
+    quiet: bool,
 ) -> int:
     """Check the rounds that an engine recorded (JSON lines, docs/round-trace.md) one by one.
 
     Proposals are the argmax of the recorded logits, the verify window holds the proposals, accepts follow the rule, the bonus row is right,
     context rows are the committed ones, positions advance, caches are taken back. Each violation is named with its round.
+    With --target every window is run again; with --model too, every block, from the recorded features or the target's own.
     """
-    from oracle.models import open_target
+    from oracle.models import open_drafter, open_target
     from parity.speculating import render
     from parity.speculating.replay import replay as check
 
     target = open_target(target_path) if target_path else None
-    report = check(trace, target, required=require, arithmetic=arithmetic, members=members)
+    drafter = open_drafter(model, dialect, family) if model else None
+    report = check(trace, target, drafter, required=require, arithmetic=arithmetic, members=members)
     if json_out == "-":
         click.echo(json.dumps(report.to_json()))
         return report.exit_status

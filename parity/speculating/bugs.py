@@ -112,13 +112,14 @@ class CropCache(LayeredCache):
 
 @dataclass(frozen=True)
 class Bug:
-    """``check``: the check of `checks` that names it; ``session`` or ``cache`` carries it."""
+    """``check``: the check of `checks` that names it; ``session`` or ``cache`` carries it. ``drafts``: it changes what is proposed."""
 
     name: str
     about: str
     check: str
     session: type[Session] | None = None
     cache: Callable[[Target, int], TargetCache] | None = None
+    drafts: bool = False
 
     def possible(self, target: Target) -> bool:
         """Whether this target has what the bug acts on."""
@@ -134,10 +135,10 @@ BUGS = {
         Bug("window.zeros", "the verify window is filled with token 0", "window.filled", WindowZeros),
         Bug("window.slot", "proposals sit one slot early in the verify window", "window.slot", WindowSlot),
         Bug("bonus.by-value", "the bonus row is found by the last accepted token's value", "bonus", BonusByValue),
-        Bug("context.proposals", "the context is given the proposal rows", "context.rows", ContextProposals),
-        Bug("context.first", "only the last prompt row becomes context", "context.first", ContextFirstLast),
+        Bug("context.proposals", "the context is given the proposal rows", "context.rows", ContextProposals, drafts=True),
+        Bug("context.first", "only the last prompt row becomes context", "context.first", ContextFirstLast, drafts=True),
         Bug("crop.off-by-one", "one rejected row stays in the target's cache", "crop", CropOffByOne),
-        Bug("proposals.row", "drafts are read one row off", "proposals", ProposalsRow),
+        Bug("proposals.row", "drafts are read one row off", "proposals", ProposalsRow, drafts=True),
         Bug("rollback.ring", "overwritten rows are put back into another layer's ring", "rollback", None, WrongRing),
         Bug("rollback.none", "overwritten rows of a ring are not put back", "rollback", None, NoRollback),
     )

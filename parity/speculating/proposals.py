@@ -22,6 +22,10 @@ from parity.speculating.foreign import Foreign, Round
 from parity.speculating.noise import RowNoise
 
 
+class Gap(ValueError):
+    """Features recorded behind the end of what the drafter was given before."""
+
+
 @dataclass(frozen=True)
 class Draft:
     """A proposal that is not the oracle drafter's; ``verdict`` tie, violation, or unjudged without an ensemble.
@@ -73,7 +77,8 @@ def missing(trace: Foreign) -> str:
 
 
 def rerun(trace: Foreign, drafter: Drafter, embedding: Weight, head: Weight, reading: Reading | None = None) -> Rerun:
-    """The drafter over the features and blocks that the trace records. `UsageError` for features that do not fit it."""
+    """The drafter over the features and blocks that the trace records. `UsageError` for features that do not fit it, `Gap` for rows
+    that leave one."""
     context, first = drafter.new_context(reading), 1 if trace.layout == "fill_in" else 0
     made = Rerun([], [])
 
@@ -81,6 +86,8 @@ def rerun(trace: Foreign, drafter: Drafter, embedding: Weight, head: Weight, rea
         assert features is not None
         if not np.isfinite(features).all():
             raise UsageError(f"{trace.source}: {where}: taps: expected finite numbers")
+        if start > context.length:
+            raise Gap(f"{where}: features of {len(features)} rows from position {start} on, but the context ends at {context.length}")
         try:
             if len(features):
                 context.append(features, start, step=step)

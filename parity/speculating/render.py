@@ -77,6 +77,15 @@ def replay(r: ReplayReport, quiet: bool = False) -> str:
             lines.append(f"  {p.verdict}: round {p.round} row {p.row}: {p.recorded} for {p.target}, gap {p.gap:.3g}, noise {p.noise:.2g}")
     if r.compared:
         lines.append(f"  target: {r.compared} picks compared with the oracle's, {len(r.picks)} differ")
+    if t := r.taps:
+        lines.append(f"  features: {t.compared} context rows against the target's, {len(t.wrong)} differ, worst {t.worst:.3g} x tolerance")
+    if made := r.proposals:
+        lines.append(f"  drafter: {made.rows} drafts run again from the {r.fed} features, {len(made.differences)} differ")
+        lines += [
+            f"  tie: round {d.round} draft {d.draft}: {d.proposed} for {d.oracle}, gap {d.gap:.3g}, noise {d.noise:.2g}"
+            for d in made.differences[:MOST]
+            if d.verdict == "tie"
+        ]
     unseen = [c for c, n in r.seen.items() if not n]
     lines.append(f"  accepted {r.accepted} of {r.drafted} drafts in {r.rounds} rounds; not recorded: {', '.join(unseen) or 'nothing'}")
     if r.missing:

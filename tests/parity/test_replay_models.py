@@ -1,0 +1,132 @@
+"""`parity replay` with the models: a trace that tells nothing of its own bookkeeping is run again, and what does not follow is named."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from oracle.artifacts import make_artifact
+from oracle.models import open_drafter, open_target
+from parity.cli import main
+from parity.errors import UsageError
+from parity.speculating.bugs import BUGS
+from parity.speculating.greedy import compare
+from parity.speculating.replay import ReplayReport, replay
+from parity.speculating.setup import Setup
+
+SMALL: dict[str, Any] = {"hidden": 32, "intermediate": 32, "heads": 4, "kv_heads": 2, "head_dim": 8, "vocab": 67}
+PROMPT = tuple(int(i) for i in np.random.default_rng(3).integers(0, 60, 11))
+BARE = ("schema", "schedule", "prompt", "first", "position", "anchor", "proposals", "window", "accepted", "bonus", "picks", "chooser")
+"""What an engine that knows nothing of its mistake still records rightly."""
+DRAFTED = ("proposals.row", "context.proposals", "context.first")
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("models")
+    make_artifact("qwen3", "tiny", "f32", root / "qwen3", seed=5, **SMALL, block_size=6, mask_token_id=66)
+    sliding: dict[str, Any] = {"layers": 3, "experts": 4, "experts_per_token": 2, "moe_intermediate": 16, "window": 6}
+    make_artifact("laguna", "tiny", "f32", root / "laguna", seed=6, role="target", **SMALL, **sliding)
+    return root
+
+
+def lines(files: Path, name: str | None, record: tuple[str, ...] = (), **changes: Any) -> list[dict[str, Any]]:
+    """The lines of a session with this mistake; sliding caches need the Laguna target, a drafter the generic one."""
+    family = "laguna" if name in ("rollback.ring", "rollback.none") else "qwen3"
+    drafter = "model" if name in (None, *DRAFTED) else "oracle"
+    base: dict[str, Any] = {"max_new": 24, "drafter": drafter, "verify_length": 5, "accepts": (0, 2, 1, None), "plant": name}
+    base |= {"family": "qwen3", "drafter_path": files / "qwen3/drafter"} if drafter == "model" else {"schedule": "mlxcel"}
+    # A bonus found by value needs a repeated token in the window.
+    prompt = (7,) * 11 if name == "bonus.by-value" else PROMPT
+    _, trace = compare(Setup(files / family / "target", prompt, **(base | changes)), members=0)
+    return [json.loads(line) for line in trace.lines(record).splitlines()]
+
+
+def written(tmp_path: Path, made: list[dict[str, Any]], keep: Callable[[str], bool] = lambda key: True) -> Path:
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps({k: v for k, v in line.items() if keep(k)}) + "\n" for line in made))
+    return tmp_path / "t.jsonl"
+
+
+def run(files: Path, path: Path, name: str | None, **more: Any) -> ReplayReport:
+    family = "laguna" if name in ("rollback.ring", "rollback.none") else "qwen3"
+    drafter = open_drafter(files / "qwen3/drafter", family="qwen3") if name in (None, *DRAFTED) else None
+    return replay(path, open_target(files / family / "target"), drafter, **({"members": 2} | more))
+
+
+@pytest.mark.parametrize("name", [b for b in BUGS if b != "bonus.by-value"])
+def test_a_bug_is_named_from_ids_alone(files: Path, tmp_path: Path, name: str) -> None:
+    """No bookkeeping, no logits: only what was proposed, verified and picked, and the models."""
+    found = run(files, written(tmp_path, lines(files, name), BARE.__contains__), name)
+    assert found.verdict == "divergence" and BUGS[name].check in found.by_check, found.by_check
+    assert found.explanation == BUGS[name].about
+
+
+@pytest.mark.parametrize("name", DRAFTED)
+def test_a_bug_is_named_from_the_features_that_the_drafter_was_given(files: Path, tmp_path: Path, name: str) -> None:
+    found = run(files, written(tmp_path, lines(files, name, ("taps",)), (*BARE, "taps").__contains__), name)
+    assert found.verdict == "divergence" and BUGS[name].check in found.by_check, found.by_check
+    told = " ".join(v.what for v in found.violations)
+    held = {"context.proposals": "features of row 1 of the window", "context.first": "features of position 10"}.get(name, "")
+    assert held in told and found.fed == "recorded" and found.explanation == BUGS[name].about
+
+
+@pytest.mark.parametrize(("record", "fed"), [((), "target"), (("taps", "logits"), "recorded")])
+def test_a_rounding_engine_s_healthy_trace_is_parity(files: Path, tmp_path: Path, record: tuple[str, ...], fed: str) -> None:
+    found = run(files, written(tmp_path, lines(files, None, record, candidate="f32")), None, required=("target", "drafter"))
+    assert found.verdict == "parity", found.violations
+    assert found.fed == fed and found.proposals is not None and found.proposals.rows > 50
+    if record:
+        assert found.taps is not None and found.taps.compared == 11 + 23 and 0 < found.taps.worst < 1
+        assert 0 < found.proposals.ratio < 1
+
+
+def test_recorded_logits_that_are_not_the_drafter_s_are_found(files: Path, tmp_path: Path) -> None:
+    made = lines(files, None, ("taps", "logits"))
+    made[4]["draft_logits"] = (np.array(made[4]["draft_logits"]) * 1.001).tolist()
+    found = run(files, written(tmp_path, made), None)
+    assert [v.check for v in found.violations] == ["proposals"] and found.violations[0].round == 3
+    assert "x tolerance from those of the drafter run again" in found.violations[0].what
+
+
+def test_a_single_wrong_row_of_features_is_found_with_its_round(files: Path, tmp_path: Path) -> None:
+    made = lines(files, None, ("taps",))
+    made[6]["taps"][0] = [0.0] * len(made[6]["taps"][0])
+    found = run(files, written(tmp_path, made), None)
+    assert {(v.round, v.check) for v in found.violations} >= {(5, "context.rows")} and found.taps is not None
+    assert [r.holds for r in found.taps.wrong] == ["zeros"]
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"taps": [[1.0], [1.0, 2.0]]}, "taps: expected rows of numbers, all equally long"),
+        ({"taps": [[1.0]] * 11}, "taps of 1 values, this drafter reads 96 of its target"),
+        ({"taps": [[float("nan")] * 96] * 11}, "header: taps: expected finite numbers"),
+        ({"taps": "rows"}, "taps: expected rows of numbers"),
+    ],
+)
+def test_features_that_do_not_fit_are_refused(files: Path, tmp_path: Path, change: dict[str, Any], told: str) -> None:
+    made = lines(files, None, ("taps",), max_new=4)
+    with pytest.raises(UsageError, match=told):
+        run(files, written(tmp_path, [made[0] | change, *made[1:]]), None)
+
+
+def test_the_command_line(files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = written(tmp_path, lines(files, None, ("taps",), max_new=6))
+    models = ["--target", str(files / "qwen3/target"), "--model", str(files / "qwen3/drafter"), "--family", "qwen3"]
+    for args, status, told in (
+        (models, 0, "drafts run again from the recorded features, 0 differ"),
+        ([*models, "--require", "taps"], 0, "PARITY"),
+        (["--require", "drafter"], 3, "required and not recorded: drafter"),
+        (models[2:], 2, "name the target too"),
+        (["--target", str(files / "laguna/target"), *models[2:]], 2, "the target is not this drafter's"),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            main(["replay", str(path), "--members", "2", *args])
+        out = capsys.readouterr()
+        assert ended.value.code == status and told in out.out + out.err
