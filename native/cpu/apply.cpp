@@ -10,10 +10,8 @@ namespace dlab {
 
 namespace {
 
-const Operation* const kTables[] = {kMoves, kStreams, kSequences, kChoices, kExperts};
-
 const Operation* find_operation(const char* name) {
-  for (const Operation* table : kTables)
+  for (const Operation* table : operation_tables())
     for (; table->name; ++table)
       if (!strcmp(table->name, name)) return table;
   return nullptr;
@@ -22,7 +20,7 @@ const Operation* find_operation(const char* name) {
 const std::string& operation_names() {
   static const std::string names = [] {
     std::string text;
-    for (const Operation* table : kTables)
+    for (const Operation* table : operation_tables())
       for (; table->name; ++table) text += std::string(text.empty() ? "" : ",") + table->name;
     return text;
   }();
@@ -120,14 +118,18 @@ std::vector<int64_t> Call::ids(const char* name, std::initializer_list<int64_t> 
   for (int i = 1; i < t->ndim; ++i) width *= t->shape[i];
   std::vector<int64_t> list;
   list.reserve(static_cast<size_t>(rows * width));
-  for (int64_t r = 0; r < rows; ++r)
+  std::vector<float> words(static_cast<size_t>(width * bytes / 4));
+  for (int64_t r = 0; r < rows && width; ++r) {
+    // A decoder reads memory wherever it lies.
+    const auto* row = static_cast<const uint8_t*>(t->data) + (rows > 1 ? r * t->stride_bytes[0] : 0);
+    ctx.kernels.decode(DLAB_F32, row, words.data(), width * bytes / 4);
     for (int64_t i = 0; i < width; ++i) {
-      const auto* at = static_cast<const uint8_t*>(t->data) + (rows > 1 ? r * t->stride_bytes[0] : 0) + i * bytes;
       int64_t value = 0;
       int32_t narrow = 0;
-      memcpy(bytes == 4 ? static_cast<void*>(&narrow) : static_cast<void*>(&value), at, static_cast<size_t>(bytes));
+      memcpy(bytes == 4 ? static_cast<void*>(&narrow) : static_cast<void*>(&value), words.data() + i * bytes / 4, static_cast<size_t>(bytes));
       list.push_back(bytes == 4 ? narrow : value);
     }
+  }
   return list;
 }
 
@@ -164,12 +166,12 @@ Rows Call::result_like(const char* name) const {
   return rows;
 }
 
-Call::Ids Call::result_ids(std::initializer_list<int64_t> shape) const {
+ops::Ids Call::result_ids(std::initializer_list<int64_t> shape) const {
   require_tensor(y_, "y", 0, {DLAB_I32});
   require_shape(y_, "y", shape);
   const int64_t width = y_->ndim == 1 ? 1 : y_->shape[1];
   const bool strided = y_->ndim > 1 && y_->shape[0] > 1;
-  return {static_cast<int32_t*>(y_->data), strided ? y_->stride_bytes[0] / 4 : width};
+  return {static_cast<int32_t*>(y_->data), y_->shape[0], width, strided ? y_->stride_bytes[0] / 4 : width};
 }
 
 }  // namespace dlab

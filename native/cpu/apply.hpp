@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "checks.hpp"
+#include "ops.hpp"
 
 namespace dlab {
 
@@ -50,13 +51,7 @@ class Call {
   // The result, which must have this shape and dtype.
   Rows result(std::initializer_list<int64_t> shape) const;
   Rows result_like(const char* name) const;
-  // A row's ids, `stride` of them from row to row.
-  struct Ids {
-    int32_t* data;
-    int64_t stride;
-    int32_t* row(int64_t r) const { return data + r * stride; }
-  };
-  Ids result_ids(std::initializer_list<int64_t> shape) const;
+  ops::Ids result_ids(std::initializer_list<int64_t> shape) const;
 
  private:
   struct Place {
@@ -71,6 +66,8 @@ class Call {
 };
 
 // The operations of each file, ended by one without a name.
-extern const Operation kMoves[], kStreams[], kSequences[], kChoices[], kExperts[];
+extern const Operation kMoves[], kTables[], kStreams[], kSequences[], kChoices[], kExperts[];
+// Those that this library has.
+std::vector<const Operation*> operation_tables();
 
 }  // namespace dlab

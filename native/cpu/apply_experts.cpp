@@ -1,7 +1,4 @@
 // Mixtures of experts: weights of the selected, their products, the sum.
-#include <algorithm>
-#include <map>
-
 #include "apply.hpp"
 #include "ops.hpp"
 
@@ -24,16 +21,7 @@ void expert_weights(const Call& call) {
   const std::vector<int64_t> selected = selected_experts(call, scores.rows, scores.width);
   const int64_t ranks = call.axis("selected", 1);
   const bool normalise = call.whole("normalise", 0, 1) != 0;
-  const auto scale = static_cast<float>(call.number("scale"));
-  const Rows y = call.result({scores.rows, ranks});
-  for (int64_t r = 0; r < scores.rows; ++r) {
-    float sum = 0.0f;
-    for (int64_t j = 0; j < ranks; ++j) {
-      y.row(r)[j] = scores.row(r)[selected[static_cast<size_t>(r * ranks + j)]];
-      sum += y.row(r)[j];
-    }
-    for (int64_t j = 0; j < ranks; ++j) y.row(r)[j] = (normalise ? y.row(r)[j] / sum : y.row(r)[j]) * scale;
-  }
+  ops::expert_weights(call.ctx, scores, selected.data(), normalise, call.number("scale"), call.result({scores.rows, ranks}));
 }
 
 void expert_linear(const Call& call) {
@@ -47,30 +35,13 @@ void expert_linear(const Call& call) {
   const std::vector<int64_t> selected = selected_experts(call, x.rows, experts);
   const int64_t ranks = call.axis("selected", 1);
   if (by_rank && call.axis("x", 1) != ranks) fail(DLAB_E_SHAPE, "x has %lld ranks, selected %lld", ll(call.axis("x", 1)), ll(ranks));
-  const Rows y = call.result({x.rows, ranks, outputs});
-  std::map<int64_t, std::vector<int64_t>> places;  // of each selected expert: row * ranks + rank
-  for (size_t i = 0; i < selected.size(); ++i) places[selected[i]].push_back(static_cast<int64_t>(i));
-  for (const auto& [expert, at] : places) {
-    const auto rows = static_cast<int64_t>(at.size());
-    std::vector<float> in(static_cast<size_t>(rows * width)), out(static_cast<size_t>(rows * outputs));
-    for (int64_t i = 0; i < rows; ++i) {
-      const int64_t place = at[static_cast<size_t>(i)];
-      const float* from = x.row(place / ranks) + (by_rank ? place % ranks * width : 0);
-      std::copy(from, from + width, in.begin() + i * width);
-    }
-    ops::linear(call.ctx, {in.data(), rows, width, width}, w[static_cast<size_t>(expert)], nullptr, {out.data(), rows, outputs, outputs});
-    for (int64_t i = 0; i < rows; ++i) {
-      const int64_t place = at[static_cast<size_t>(i)];
-      std::copy(out.begin() + i * outputs, out.begin() + (i + 1) * outputs, y.row(place / ranks) + place % ranks * outputs);
-    }
-  }
+  ops::expert_linear(call.ctx, x, selected.data(), ranks, w, call.result({x.rows, ranks, outputs}));
 }
 
 void expert_sum(const Call& call) {
   const Rows x = call.floats("x", {-1, -1, -1});
   const int64_t ranks = call.axis("x", 1), n = call.axis("x", 2);
-  const Rows weights = call.floats("weights", {x.rows, ranks}), y = call.result({x.rows, n});
-  ops::each_row(call.ctx, x.rows, [&](int64_t r) { call.ctx.kernels.weighted_sum(x.row(r), weights.row(r), ranks, n, y.row(r)); });
+  ops::expert_sum(call.ctx, x, call.floats("weights", {x.rows, ranks}), call.result({x.rows, n}));
 }
 
 }  // namespace

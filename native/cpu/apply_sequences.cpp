@@ -1,6 +1,4 @@
 // Operations whose rows follow from the rows before them: convolutions and the delta rule.
-#include <cmath>
-
 #include "apply.hpp"
 #include "ops.hpp"
 
@@ -20,16 +18,7 @@ void short_conv(const Call& call) {
   if (call.tensor("history")->ndim < 2 || history.rows != reach || (reach && history.width != x.width))
     fail(DLAB_E_SHAPE, "history is %s, expected %lld rows of %lld values", describe(*call.tensor("history")).c_str(), ll(reach), ll(x.width));
   const std::vector<float> weights = call.values("w", {x.width, taps});
-  const Rows y = call.result_like("x");
-  std::vector<const float*> scratch(static_cast<size_t>(taps * call.ctx.pool.threads()));
-  call.ctx.pool.run(x.rows, [&](int64_t t, int thread) {
-    const float** rows = scratch.data() + taps * thread;
-    for (int64_t k = 0; k < taps; ++k) {
-      const int64_t at = t - dilation * (taps - 1 - k);
-      rows[k] = at < 0 ? history.row(reach + at) : x.row(at);
-    }
-    call.ctx.kernels.short_conv(rows, weights.data(), taps, x.width, y.row(t));
-  });
+  ops::short_conv(call.ctx, x, history, weights.data(), taps, dilation, call.result_like("x"));
 }
 
 void dynamic_conv(const Call& call) {
@@ -48,18 +37,7 @@ void delta_state(const Call& call) {
   const int64_t rows = k.rows, key_heads = call.axis("k", 1);
   const Rows v = call.floats("v", {rows, heads, n}), decay = call.floats("decay", {rows, heads}), beta = call.floats("beta", {rows, heads});
   if (key_heads < 1 || heads % key_heads) fail(DLAB_E_SHAPE, "start has %lld heads and k %lld, expected a multiple", ll(heads), ll(key_heads));
-  const Rows y = call.result({rows, heads, depth, n});
-  std::vector<float> scratch(static_cast<size_t>(2 * n * call.ctx.pool.threads()));
-  call.ctx.pool.run(rows ? heads : 0, [&](int64_t h, int thread) {
-    const int64_t key = h / (heads / key_heads) * depth, size = depth * n;
-    const float* before = start.row(h);
-    for (int64_t r = 0; r < rows; ++r) {
-      float* after = y.row(r) + h * size;
-      call.ctx.kernels.delta_step(before, k.row(r) + key, v.row(r) + h * n, decay.row(r)[h], beta.row(r)[h], depth, n,
-                                  scratch.data() + 2 * n * thread, after);
-      before = after;
-    }
-  });
+  ops::delta_state(call.ctx, {rows, heads, key_heads, depth, n}, start, k, v, decay, beta, call.result({rows, heads, depth, n}));
 }
 
 void delta_read(const Call& call) {
@@ -68,20 +46,13 @@ void delta_read(const Call& call) {
   const Rows q = call.floats("q", {rows, -1, depth});
   const int64_t key_heads = call.axis("q", 1);
   if (key_heads < 1 || heads % key_heads) fail(DLAB_E_SHAPE, "state has %lld heads and q %lld, expected a multiple", ll(heads), ll(key_heads));
-  const Rows y = call.result({rows, heads, n});
-  std::vector<float> scratch(static_cast<size_t>(n * call.ctx.pool.threads()));
-  call.ctx.pool.run(rows * heads, [&](int64_t item, int thread) {
-    const int64_t r = item / heads, h = item % heads;
-    call.ctx.kernels.delta_read(state.row(r) + h * depth * n, q.row(r) + h / (heads / key_heads) * depth, depth, n,
-                                scratch.data() + n * thread, y.row(r) + h * n);
-  });
+  ops::delta_read(call.ctx, {rows, heads, key_heads, depth, n}, state, q, call.result({rows, heads, n}));
 }
 
 void block_mean(const Call& call) {
   const Rows x = call.floats("x", {-1, -1, -1});
   const int64_t ratio = call.whole("ratio", 1, INT32_MAX), blocks = x.rows / ratio;
-  const Rows y = call.result({blocks, call.axis("x", 1), call.axis("x", 2)});
-  ops::each_row(call.ctx, blocks, [&](int64_t b) { call.ctx.kernels.mean(x.row(b * ratio), x.stride, ratio, x.width, y.row(b)); });
+  ops::block_mean(call.ctx, x, ratio, call.result({blocks, call.axis("x", 1), call.axis("x", 2)}));
 }
 
 }  // namespace

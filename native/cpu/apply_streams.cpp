@@ -1,6 +1,4 @@
 // Element-wise operations and those on several streams side by side.
-#include <cmath>
-
 #include "apply.hpp"
 #include "ops.hpp"
 
@@ -18,9 +16,7 @@ int64_t stream_width(const Call& call, Rows x, int64_t streams) {
 void sigmoid(const Call& call) { ops::squash(call.ctx, call.floats("x"), 1.0, 1.0, call.result_like("x")); }
 
 void silu(const Call& call) {
-  const Rows x = call.floats("x"), y = call.result_like("x");
-  const auto scale = static_cast<float>(call.number("scale"));
-  ops::each_row(call.ctx, x.rows, [&](int64_t r) { call.ctx.kernels.silu(x.row(r), scale, x.width, y.row(r)); });
+  ops::silu(call.ctx, call.floats("x"), call.number("scale"), call.result_like("x"));
 }
 
 void squash(const Call& call) {
@@ -30,36 +26,28 @@ void squash(const Call& call) {
 void decay(const Call& call) {
   const Rows a = call.floats("a", {-1, -1}), y = call.result_like("a");
   const std::vector<float> a_log = call.values("a_log", {a.width}), dt_bias = call.values("dt_bias", {a.width});
-  ops::each_row(call.ctx, a.rows,
-                [&](int64_t r) { call.ctx.kernels.decay(a.row(r), a_log.data(), dt_bias.data(), a.width, y.row(r)); });
+  ops::decay(call.ctx, a, a_log.data(), dt_bias.data(), y);
 }
 
 void l2_norm(const Call& call) {
   const Rows x = call.floats("x"), y = call.result_like("x");
   const double eps = call.number("eps");
   if (eps < 0) fail(DLAB_E_ARG, "eps is %g, expected at least 0", eps);
-  const auto scale = static_cast<float>(call.number("scale"));
   const int64_t n = call.axis("x", call.tensor("x")->ndim - 1);
-  if (!n) return;
-  ops::each_row(call.ctx, x.rows, [&](int64_t r) {
-    for (int64_t i = 0; i < x.width; i += n) call.ctx.kernels.l2_norm(x.row(r) + i, eps, scale, n, y.row(r) + i);
-  });
+  if (n) ops::l2_norm(call.ctx, x, n, eps, call.number("scale"), y);
 }
 
 void hc_read(const Call& call) {
   const Rows x = call.floats("x", {-1, -1}), g = call.floats("g", {x.rows, x.width});
   const int64_t streams = call.whole("streams", 1, kMaxStreams), n = stream_width(call, x, streams);
-  const Rows y = call.result({x.rows, n});
-  ops::each_row(call.ctx, x.rows, [&](int64_t r) { call.ctx.kernels.hc_read(x.row(r), g.row(r), streams, n, y.row(r)); });
+  ops::hc_read(call.ctx, x, g, streams, call.result({x.rows, n}));
 }
 
 void hc_write(const Call& call) {
   const Rows x = call.floats("x", {-1, -1}), inject = call.floats("inject", {x.rows, -1});
   if (!inject.width) fail(DLAB_E_SHAPE, "inject has no stream");
   const int64_t n = stream_width(call, x, inject.width);
-  const Rows v = call.floats("v", {x.rows, n}), y = call.result_like("x");
-  ops::each_row(call.ctx, x.rows,
-                [&](int64_t r) { call.ctx.kernels.hc_write(x.row(r), v.row(r), inject.row(r), inject.width, n, y.row(r)); });
+  ops::hc_write(call.ctx, x, call.floats("v", {x.rows, n}), inject, call.result_like("x"));
 }
 
 void ple_gate(const Call& call) {
@@ -67,19 +55,12 @@ void ple_gate(const Call& call) {
   const int64_t streams = call.whole("streams", 1, kMaxStreams);
   if (key.width % streams || !key.width)
     fail(DLAB_E_SHAPE, "key is %s, expected a multiple of %lld streams", describe(*call.tensor("key")).c_str(), ll(streams));
-  const int64_t n = key.width / streams;
-  const Rows y = call.result({key.rows, streams});
-  ops::each_row(call.ctx, key.rows, [&](int64_t r) {
-    for (int64_t s = 0; s < streams; ++s) y.row(r)[s] = call.ctx.kernels.ple_gate(key.row(r) + s * n, query.row(r) + s * n, n);
-  });
+  ops::ple_gate(call.ctx, key, query, streams, call.result({key.rows, streams}));
 }
 
 void stream_gate(const Call& call) {
   const Rows x = call.floats("x", {-1, -1}), g = call.floats("g", {x.rows, -1});
-  const Rows y = call.result({x.rows, g.width * x.width});
-  ops::each_row(call.ctx, x.rows, [&](int64_t r) {
-    for (int64_t s = 0; s < g.width; ++s) call.ctx.kernels.gate(x.row(r), g.row(r) + s, true, false, x.width, y.row(r) + s * x.width);
-  });
+  ops::stream_gate(call.ctx, x, g, call.result({x.rows, g.width * x.width}));
 }
 
 void markov_state(const Call& call) {

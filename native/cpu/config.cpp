@@ -229,6 +229,12 @@ std::string Config::text() const {
   return text;
 }
 
+std::vector<double> Config::frequencies() const {
+  std::vector<double> list;
+  for (int64_t i = 0; i < rope_dim; i += 2) list.push_back(std::pow(rope_theta, -static_cast<double>(i) / static_cast<double>(rope_dim)));
+  return list;
+}
+
 bool Config::sees(int64_t layer, int64_t q, int64_t k, int64_t anchor, bool in_context, bool held) const {
   const int64_t delta = q - k;
   if (causal[static_cast<size_t>(layer)] && delta < 0) return false;

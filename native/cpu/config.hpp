@@ -35,8 +35,10 @@ struct Config {
   int64_t cell_width() const { return kv_heads * head_dim; }
   int64_t feature_width() const { return n_taps * target_hidden; }
   bool evicts() const { return window_rule == WindowRule::SinkRing; }
-
   bool rotates() const { return window_rule == WindowRule::Cache; }
+
+  // theta^(-2i/dim) for every pair i that is rotated
+  std::vector<double> frequencies() const;
 
   // May the query row at position q see the cell at position k? anchor: position of the block's first row; in_context: the cell is a
   // context cell; held: a rotating cache holds it.

@@ -1,13 +1,10 @@
 #include "drafter.hpp"
 
-#include <fnmatch.h>
-
 #include <algorithm>
-#include <cmath>
 
 #include "ops.hpp"
 
-using namespace dlab;
+namespace dlab {
 
 namespace {
 
@@ -24,42 +21,24 @@ std::vector<int64_t> consecutive(int64_t first, int64_t n) {
 }  // namespace
 
 // What a block carries from layer to layer.
-struct dlab_drafter::Block {
+struct CpuDrafter::Block {
   int64_t rows;
   std::vector<int64_t> pos;
   Values table, hidden;
 };
 
-dlab_drafter::dlab_drafter(dlab_ctx& context, Config configuration, DrafterWeights parameters)
-    : ctx(context), config(std::move(configuration)), weights(std::move(parameters)) {
-  caches.resize(static_cast<size_t>(config.layers));
-  for (int64_t i = 0; i < config.rope_dim; i += 2)
-    inv_freq.push_back(std::pow(config.rope_theta, -static_cast<double>(i) / static_cast<double>(config.rope_dim)));
+CpuDrafter::CpuDrafter(dlab_ctx& context, Config configuration, DrafterWeights parameters)
+    : dlab_drafter(context, std::move(configuration)),
+      weights(std::move(parameters)),
+      inv_freq(config.frequencies()),
+      caches(static_cast<size_t>(config.layers)) {}
+
+std::unique_ptr<dlab_drafter> make_drafter(dlab_ctx& ctx, Config config, const dlab_named_tensor* weights, int32_t n, bool borrow) {
+  DrafterWeights taken = DrafterWeights::take(ctx, config, weights, n, borrow);
+  return std::make_unique<CpuDrafter>(ctx, std::move(config), std::move(taken));
 }
 
-void dlab_drafter::emit(const std::string& stage, const void* data, int64_t row0, std::vector<int64_t> shape, int32_t dtype,
-                        int64_t row_stride) const {
-  if (!ctx.dump) return;
-  const auto matches = [&](const std::string& pattern) { return fnmatch(pattern.c_str(), stage.c_str(), 0) == 0; };
-  if (std::none_of(ctx.dump_patterns.begin(), ctx.dump_patterns.end(), matches)) return;
-  dlab_dump dump{};
-  dump.struct_size = sizeof dump;
-  dump.stage = stage.c_str();
-  dump.row0 = row0;
-  dlab_tensor& t = dump.tensor;
-  t.data = const_cast<void*>(data);
-  t.dtype = dtype;
-  t.ndim = static_cast<int32_t>(shape.size());
-  int64_t stride = 4;  // both f32 and i32
-  for (size_t i = shape.size(); i-- > 0;) {
-    t.shape[i] = shape[i];
-    t.stride_bytes[i] = i == 0 && row_stride ? row_stride : stride;
-    stride *= shape[i];
-  }
-  if (ctx.dump(ctx.dump_user, &dump)) fail(DLAB_E_STATE, "the dump callback stopped at %s", stage.c_str());
-}
-
-Values dlab_drafter::project(const std::string& stage, Rows x, const Weight& w, const Values& bias, int64_t heads, int64_t row0) {
+Values CpuDrafter::project(const std::string& stage, Rows x, const Weight& w, const Values& bias, int64_t heads, int64_t row0) {
   Values y = values(x.rows, w.rows);
   ops::linear(ctx, x, w, or_null(bias), rows_of(y, x.rows));
   if (heads) emit(stage, y.data(), row0, {x.rows, heads, w.rows / heads});
@@ -67,7 +46,7 @@ Values dlab_drafter::project(const std::string& stage, Rows x, const Weight& w, 
   return y;
 }
 
-Values dlab_drafter::normalise(const std::string& stage, const Values& x, int64_t rows, const Values& w, int64_t heads, int64_t row0) {
+Values CpuDrafter::normalise(const std::string& stage, const Values& x, int64_t rows, const Values& w, int64_t heads, int64_t row0) {
   Values y(x.size());
   const int64_t vectors = rows * std::max<int64_t>(heads, 1);
   ops::rms_norm(ctx, rows_of(x, vectors), w.data(), static_cast<int64_t>(w.size()), config.eps, 0.0, 1, rows_of(y, vectors));
@@ -76,7 +55,7 @@ Values dlab_drafter::normalise(const std::string& stage, const Values& x, int64_
   return y;
 }
 
-Values dlab_drafter::normalise_taps(Rows taps, int64_t row0) {
+Values CpuDrafter::normalise_taps(Rows taps, int64_t row0) {
   Values y = values(taps.rows, taps.width);
   const int64_t size = static_cast<int64_t>(weights.tap_norm.size());
   ops::rms_norm(ctx, taps, weights.tap_norm.data(), size, config.eps, 0.0, config.n_taps, rows_of(y, taps.rows));
@@ -84,7 +63,7 @@ Values dlab_drafter::normalise_taps(Rows taps, int64_t row0) {
   return y;
 }
 
-Values dlab_drafter::gated(const std::string& path, const Values& xn, Values attended, int64_t rows, const Weight& w) {
+Values CpuDrafter::gated(const std::string& path, const Values& xn, Values attended, int64_t rows, const Weight& w) {
   if (config.attn_gate == Gate::None) return attended;
   const Values logits = project(path + "attn_gate", rows_of(xn, rows), w, {}, 0, 0);
   Values y(attended.size());
@@ -93,21 +72,21 @@ Values dlab_drafter::gated(const std::string& path, const Values& xn, Values att
   return y;
 }
 
-Values dlab_drafter::rotate(const std::string& stage, const Values& x, int64_t rows, const Values& table, int64_t heads, int64_t row0) {
+Values CpuDrafter::rotate(const std::string& stage, const Values& x, int64_t rows, const Values& table, int64_t heads, int64_t row0) {
   Values y(x.size());
   ops::rope(ctx, rows_of(x, rows), table, heads, config.rope_dim, config.rope_style == "interleaved", rows_of(y, rows));
   emit(stage, y.data(), row0, {rows, heads, config.head_dim});
   return y;
 }
 
-Values dlab_drafter::convolution_kernel(const std::string& stage, const Values& xn, int64_t rows, const Weight& w) {
+Values CpuDrafter::convolution_kernel(const std::string& stage, const Values& xn, int64_t rows, const Weight& w) {
   Values kernel = values(rows, w.rows);
   ops::linear(ctx, rows_of(xn, rows), w, nullptr, rows_of(kernel, rows));
   emit(stage, kernel.data(), 0, {rows, 2, config.conv_taps, config.conv_groups});
   return kernel;
 }
 
-Values dlab_drafter::convolved(const std::string& stage, const Values& x, const Values& kernel, const Values& base, int64_t rows,
+Values CpuDrafter::convolved(const std::string& stage, const Values& x, const Values& kernel, const Values& base, int64_t rows,
                                int64_t side) {
   Values y(x.size());
   ops::dynamic_conv(ctx, rows_of(x, rows), rows_of(kernel, rows), base.data(), config.conv_taps, config.conv_groups, side, rows_of(y, rows));
@@ -115,31 +94,25 @@ Values dlab_drafter::convolved(const std::string& stage, const Values& x, const 
   return y;
 }
 
-Values dlab_drafter::rope_table(const std::vector<int64_t>& pos) const {
+Values CpuDrafter::rope_table(const std::vector<int64_t>& pos) const {
   return ops::rope_table(pos.data(), static_cast<int64_t>(pos.size()), inv_freq.data(), config.rope_dim / 2, 1.0);
 }
 
-void dlab_drafter::require_held(int64_t kept) const {
-  if (kept > length) fail(DLAB_E_STATE, "row %lld is beyond the %lld committed rows", ll(kept), ll(length));
-  if (kept > config.sink && kept < dropped)
-    fail(DLAB_E_STATE, "cannot go back to %lld rows: rows %lld..%lld were evicted", ll(kept),
-         ll(config.sink), ll(dropped - 1));
-}
-
-void dlab_drafter::truncate(int64_t kept) {
-  require_held(kept);
-  while (!positions.empty() && positions.back() >= kept) positions.pop_back();
+// Cells of the first so many rows stay.
+void CpuDrafter::trim(int64_t rows) {
   for (Cache& cache : caches) {
-    cache.k.resize(positions.size() * static_cast<size_t>(config.cell_width()));
+    cache.k.resize(static_cast<size_t>(rows * config.cell_width()));
     cache.v.resize(cache.k.size());
   }
-  exposed.erase(std::lower_bound(exposed.begin(), exposed.end(), kept), exposed.end());
-  length = kept;
-  if (kept <= config.sink) dropped = 0;
 }
 
-void dlab_drafter::append(Rows taps, int64_t pos0) {
-  require_held(pos0);
+void CpuDrafter::truncate(int64_t kept) {
+  held.truncate(kept);
+  trim(held.count());
+}
+
+void CpuDrafter::append(Rows taps, int64_t pos0) {
+  held.require(pos0);
   const int64_t rows = taps.rows;
   std::vector<Cache> fresh(rows ? caches.size() : 0);
   if (rows) {
@@ -160,39 +133,23 @@ void dlab_drafter::append(Rows taps, int64_t pos0) {
     }
   }
   // Reserve first: from here on nothing fails, so the context changes as a whole or not at all.
-  const std::vector<int64_t> added = consecutive(pos0, rows);
-  std::vector<int64_t> turned = rotated(pos0, rows);
-  positions.reserve(positions.size() + added.size());
+  const int64_t kept = held.before(pos0);
   for (size_t l = 0; l < fresh.size(); ++l) {
     caches[l].k.reserve(caches[l].k.size() + fresh[l].k.size());
     caches[l].v.reserve(caches[l].v.size() + fresh[l].v.size());
   }
-  truncate(pos0);
-  positions.insert(positions.end(), added.begin(), added.end());
+  held.append(pos0, rows);
+  trim(kept);
   for (size_t l = 0; l < fresh.size(); ++l) {
     caches[l].k.insert(caches[l].k.end(), fresh[l].k.begin(), fresh[l].k.end());
     caches[l].v.insert(caches[l].v.end(), fresh[l].v.begin(), fresh[l].v.end());
   }
-  length = pos0 + rows;
-  exposed = std::move(turned);
 }
 
-// What a rotating cache of W - 1 rows holds after rows pos0 .. were appended: W - 2 of what it held, and the last W - 1 of the new ones.
-std::vector<int64_t> dlab_drafter::rotated(int64_t pos0, int64_t rows) const {
-  if (!config.rotates()) return {};
-  std::vector<int64_t> held(exposed.begin(), std::lower_bound(exposed.begin(), exposed.end(), pos0));
-  const int64_t kept = std::max<int64_t>(config.window - 2, 0), size = static_cast<int64_t>(held.size());
-  if (size > kept) held.erase(held.begin(), held.begin() + (size - kept));
-  const int64_t taken = std::min(rows, config.window - 1);
-  const std::vector<int64_t> added = consecutive(pos0 + rows - taken, taken);
-  held.insert(held.end(), added.begin(), added.end());
-  return held;
-}
-
-Values dlab_drafter::attend(int64_t index, const Block& block, const Values& q, const Values& k, const Values& v) {
+Values CpuDrafter::attend(int64_t index, const Block& block, const Values& q, const Values& k, const Values& v) {
   const std::string path = "draft.L" + std::to_string(index) + ".";
   const Cache& cache = caches[static_cast<size_t>(index)];
-  const int64_t held = static_cast<int64_t>(positions.size()), cells = held + block.rows;
+  const int64_t cells = held.count() + block.rows;
   const auto join = [](const Values& context, const Values& own) {
     Values all;
     all.reserve(context.size() + own.size());
@@ -204,12 +161,7 @@ Values dlab_drafter::attend(int64_t index, const Block& block, const Values& q, 
   emit(path + "k_cells", keys.data(), 0, {cells, config.kv_heads, config.head_dim});
   emit(path + "v_cells", vals.data(), 0, {cells, config.kv_heads, config.head_dim});
   std::vector<uint8_t> visible(static_cast<size_t>(block.rows * cells));
-  for (int64_t r = 0; r < block.rows; ++r)
-    for (int64_t c = 0; c < cells; ++c) {
-      const int64_t at = c < held ? positions[static_cast<size_t>(c)] : block.pos[static_cast<size_t>(c - held)];
-      const bool exposes = c < held && config.rotates() && std::binary_search(exposed.begin(), exposed.end(), at);
-      visible[static_cast<size_t>(r * cells + c)] = config.sees(index, block.pos[static_cast<size_t>(r)], at, block.pos[0], c < held, exposes);
-    }
+  held.visible(index, block.pos[0], block.rows, visible.data());
   const auto cells_of = [&](const Values& x) {
     const auto* bytes = reinterpret_cast<const uint8_t*>(x.data());
     return ops::Cells{bytes, DLAB_F32, cells, config.kv_heads, config.head_dim, config.cell_width() * 4};
@@ -221,14 +173,14 @@ Values dlab_drafter::attend(int64_t index, const Block& block, const Values& q, 
   return out;
 }
 
-Values dlab_drafter::residual(const std::string& stage, const Values& x, const Values& y, int64_t rows) {
+Values CpuDrafter::residual(const std::string& stage, const Values& x, const Values& y, int64_t rows) {
   Values sum(x.size());
   ops::add(ctx, rows_of(x, rows), rows_of(y, rows), rows_of(sum, rows));
   emit(stage, sum.data(), 0, {rows, config.hidden});
   return sum;
 }
 
-void dlab_drafter::layer(int64_t index, Block& block) {
+void CpuDrafter::layer(int64_t index, Block& block) {
   const LayerWeights& w = weights.layers[static_cast<size_t>(index)];
   const std::string path = "draft.L" + std::to_string(index) + ".";
   const int64_t rows = block.rows;
@@ -263,7 +215,7 @@ void dlab_drafter::layer(int64_t index, Block& block) {
   block.hidden = residual(path + "h_mlp", middle, down, rows);
 }
 
-dlab_drafter::Outcome dlab_drafter::propose(const int32_t* block_ids, int64_t rows, int64_t pos) {
+void CpuDrafter::propose(const int32_t* block_ids, int64_t rows, int64_t pos, int32_t* ids, float* top2, Rows logits) {
   Block block{rows, consecutive(pos, rows), {}, values(rows, config.hidden)};
   block.table = rope_table(block.pos);
   ops::gather(ctx, weights.embedding, block_ids, config.embed_scale, rows_of(block.hidden, rows));
@@ -288,18 +240,27 @@ dlab_drafter::Outcome dlab_drafter::propose(const int32_t* block_ids, int64_t ro
   confidence = std::move(chosen.confidence);
   proposed = true;
   evict();
-  return outcome;
+  std::copy(outcome.ids.begin(), outcome.ids.end(), ids);
+  if (top2) std::copy(outcome.top2.begin(), outcome.top2.end(), top2);
+  for (int64_t r = 0; logits.data && r < rows; ++r)
+    std::copy_n(outcome.logits.begin() + r * logits.width, logits.width, logits.row(r));
 }
 
-// SINK_RING: of more than sink + window committed rows, the first sink and the last window stay.
-void dlab_drafter::evict() {
-  if (!config.evicts() || length <= config.sink + config.window) return;
-  const auto first = std::lower_bound(positions.begin(), positions.end(), config.sink);
-  const auto last = std::lower_bound(first, positions.end(), length - config.window);
+void CpuDrafter::evict() {
+  const HeldRows::Leaving cells = held.leaving();
   const auto width = static_cast<std::ptrdiff_t>(config.cell_width());
   for (Cache& cache : caches)
-    for (Values* cells : {&cache.k, &cache.v})
-      cells->erase(cells->begin() + (first - positions.begin()) * width, cells->begin() + (last - positions.begin()) * width);
-  positions.erase(first, last);
-  dropped = length - config.window;
+    for (Values* values : {&cache.k, &cache.v}) values->erase(values->begin() + cells.first * width, values->begin() + cells.last * width);
+  held.evict(cells);
 }
+
+void CpuDrafter::read_cells(int64_t layer, Rows k, Rows v) {
+  const Cache& cache = caches[static_cast<size_t>(layer)];
+  const int64_t width = config.cell_width();
+  for (int64_t r = 0; r < held.count(); ++r) {
+    std::copy_n(cache.k.begin() + r * width, width, k.row(r));
+    std::copy_n(cache.v.begin() + r * width, width, v.row(r));
+  }
+}
+
+}  // namespace dlab

@@ -3,9 +3,9 @@
 #include <limits>
 
 #include "drafter.hpp"
-#include "ops.hpp"
+#include "heads.hpp"
 
-using namespace dlab;
+namespace dlab {
 
 namespace {
 
@@ -22,7 +22,7 @@ int32_t first_largest(const Values& x) {
 
 }  // namespace
 
-dlab_drafter::Drafts dlab_drafter::draft(int32_t anchor, int64_t rows, const Values& hidden, const Outcome& outcome) {
+CpuDrafter::Drafts CpuDrafter::draft(int32_t anchor, int64_t rows, const Values& hidden, const Outcome& outcome) {
   const int64_t first = config.predict_next ? 0 : 1;
   if (rows > first && config.selector_rank) return selector_walk(anchor, rows, hidden, outcome);
   if (rows > first && (config.markov != Markov::None || config.confidence != Confidence::None))
@@ -35,7 +35,7 @@ dlab_drafter::Drafts dlab_drafter::draft(int32_t anchor, int64_t rows, const Val
   return made;
 }
 
-dlab_drafter::Drafts dlab_drafter::selector_walk(int32_t anchor, int64_t rows, const Values& hidden, const Outcome& outcome) {
+CpuDrafter::Drafts CpuDrafter::selector_walk(int32_t anchor, int64_t rows, const Values& hidden, const Outcome& outcome) {
   const int64_t count = config.selector_top_k, vocab = config.draft_vocab;
   std::vector<int32_t> best(static_cast<size_t>(rows * count));
   ops::each_row(ctx, rows, [&](int64_t r) { ops::largest(outcome.logits.data() + r * vocab, nullptr, vocab, count, best.data() + r * count); });
@@ -57,7 +57,7 @@ dlab_drafter::Drafts dlab_drafter::selector_walk(int32_t anchor, int64_t rows, c
   return made;
 }
 
-dlab_drafter::Drafts dlab_drafter::markov_walk(int32_t anchor, int64_t rows, const Values& hidden, const Outcome& outcome) {
+CpuDrafter::Drafts CpuDrafter::markov_walk(int32_t anchor, int64_t rows, const Values& hidden, const Outcome& outcome) {
   Drafts made;
   Values state = values(1, config.markov_rank);
   int32_t previous = anchor;
@@ -96,7 +96,7 @@ dlab_drafter::Drafts dlab_drafter::markov_walk(int32_t anchor, int64_t rows, con
 }
 
 // What W2 is applied to: the embedding itself, gated by the hidden row, or read out of a recurrent state, which moves on.
-Values dlab_drafter::markov_code(const std::string& path, const Values& embedded, const Values& hidden, Values& state) {
+Values CpuDrafter::markov_code(const std::string& path, const Values& embedded, const Values& hidden, Values& state) {
   const int64_t rank = config.markov_rank;
   if (config.markov == Markov::Vanilla) return embedded;
   Values code(embedded.size());
@@ -118,9 +118,11 @@ Values dlab_drafter::markov_code(const std::string& path, const Values& embedded
   return code;
 }
 
-Values dlab_drafter::join(const std::string& stage, std::initializer_list<const Values*> parts) {
+Values CpuDrafter::join(const std::string& stage, std::initializer_list<const Values*> parts) {
   Values all;
   for (const Values* part : parts) all.insert(all.end(), part->begin(), part->end());
   emit(stage, all.data(), 0, {1, static_cast<int64_t>(all.size())});
   return all;
 }
+
+}  // namespace dlab

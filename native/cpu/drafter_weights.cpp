@@ -2,7 +2,7 @@
 #include <map>
 
 #include "checks.hpp"
-#include "drafter.hpp"
+#include "drafter_weights.hpp"
 #include "formats.hpp"
 
 namespace dlab {

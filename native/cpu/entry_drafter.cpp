@@ -1,9 +1,9 @@
-// Entry points of the fused drafter.
+// Entry points of the fused drafter: validate, then call the backend's own.
 #include <algorithm>
 #include <cstring>
 
 #include "checks.hpp"
-#include "drafter.hpp"
+#include "fused.hpp"
 #include "ops.hpp"
 
 using namespace dlab;
@@ -17,10 +17,14 @@ int32_t on_drafter(dlab_drafter* d, const char* op, Body&& body) noexcept {
   return guarded(&d->ctx, op, body);
 }
 
-void copy_cells(const dlab_drafter& d, const std::vector<float>& cells, const dlab_tensor* t, const char* name) {
-  const Rows out = f32_rows(t, name, 3);
-  const size_t bytes = static_cast<size_t>(d.config.cell_width()) * sizeof(float);
-  for (size_t r = 0; r < d.positions.size(); ++r) memcpy(out.row(static_cast<int64_t>(r)), cells.data() + r * bytes / sizeof(float), bytes);
+// A cell tensor with room for the held rows.
+Rows cell_rows(const dlab_drafter& d, const dlab_tensor* t, const char* name, int64_t room) {
+  require_tensor(t, name, 3, {DLAB_F32});
+  const int64_t held = d.held.count();
+  if (room < held || t->shape[0] < held)
+    fail(DLAB_E_SHAPE, "%s has room for %lld rows, expected %lld", name, ll(std::min(room, t->shape[0])), ll(held));
+  require_shape(t, name, {-1, d.config.kv_heads, d.config.head_dim});
+  return f32_rows(t, name, 3);
 }
 
 }  // namespace
@@ -32,9 +36,7 @@ int32_t dlab_drafter_create(dlab_ctx* ctx, const char* config, const dlab_named_
   return guarded(ctx, "drafter_create", [&] {
     require_pointer(out, "out");
     if (flags & ~static_cast<uint32_t>(DLAB_BORROW)) fail(DLAB_E_ARG, "flags 0x%x are unknown", flags);
-    Config parsed = Config::parse(config);
-    DrafterWeights taken = DrafterWeights::take(*ctx, parsed, weights, n, flags & DLAB_BORROW);
-    *out = new dlab_drafter(*ctx, std::move(parsed), std::move(taken));
+    *out = make_drafter(*ctx, Config::parse(config), weights, n, flags & DLAB_BORROW).release();
   });
 }
 
@@ -70,11 +72,7 @@ int32_t dlab_drafter_propose(dlab_drafter* d, const int32_t* block_ids, int32_t 
       out = f32_rows(logits, "logits", 2);
       require_shape(logits, "logits", {rows, d->config.draft_vocab});
     }
-    const dlab_drafter::Outcome outcome = d->propose(block_ids, rows, pos);
-    memcpy(ids, outcome.ids.data(), outcome.ids.size() * sizeof(int32_t));
-    if (top2) memcpy(top2, outcome.top2.data(), outcome.top2.size() * sizeof(float));
-    for (int64_t r = 0; logits && r < rows; ++r)
-      memcpy(out.row(r), outcome.logits.data() + r * out.width, static_cast<size_t>(out.width) * sizeof(float));
+    d->propose(block_ids, rows, pos, ids, top2, out);
   });
 }
 
@@ -131,20 +129,12 @@ int32_t dlab_drafter_context(dlab_drafter* d, int32_t layer, dlab_tensor* k, dla
     require_pointer(n, "n");
     if (layer < 0 || layer >= d->config.layers)
       fail(DLAB_E_ARG, "layer is %d, expected 0..%lld", layer, ll(d->config.layers - 1));
-    const int64_t held = static_cast<int64_t>(d->positions.size());
+    const int64_t held = d->held.count();
     if (k || v || positions) {
       require_pointer(positions, "positions");
-      for (const auto& [tensor, name] : {std::pair<dlab_tensor*, const char*>{k, "k"}, {v, "v"}}) {
-        require_tensor(tensor, name, 3, {DLAB_F32});
-        if (*n < held || tensor->shape[0] < held)
-          fail(DLAB_E_SHAPE, "%s has room for %lld rows, expected %lld", name,
-               ll(std::min(*n, tensor->shape[0])), ll(held));
-        require_shape(tensor, name, {-1, d->config.kv_heads, d->config.head_dim});
-      }
-      const dlab::Cache& cache = d->caches[static_cast<size_t>(layer)];
-      copy_cells(*d, cache.k, k, "k");
-      copy_cells(*d, cache.v, v, "v");
-      if (held) memcpy(positions, d->positions.data(), static_cast<size_t>(held) * sizeof(int64_t));
+      const Rows keys = cell_rows(*d, k, "k", *n), values = cell_rows(*d, v, "v", *n);
+      d->read_cells(layer, keys, values);
+      if (held) memcpy(positions, d->held.positions().data(), static_cast<size_t>(held) * sizeof(int64_t));
     }
     *n = held;
   });

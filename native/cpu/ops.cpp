@@ -99,18 +99,6 @@ void linear(dlab_ctx& ctx, Rows x, const Weight& w, const float* bias, Rows y) {
   }
 }
 
-std::vector<float> rope_table(const int64_t* pos, int64_t rows, const double* inv_freq, int64_t pairs, double mscale) {
-  std::vector<float> table(static_cast<size_t>(rows * pairs * 2));
-  for (int64_t r = 0; r < rows; ++r)
-    for (int64_t i = 0; i < pairs; ++i) {
-      const double angle = static_cast<double>(pos[r]) * inv_freq[i];
-      float* entry = table.data() + (r * pairs + i) * 2;
-      entry[0] = static_cast<float>(std::cos(angle) * mscale);
-      entry[1] = static_cast<float>(std::sin(angle) * mscale);
-    }
-  return table;
-}
-
 void rope(dlab_ctx& ctx, Rows x, const std::vector<float>& table, int64_t heads, int64_t rot, bool interleaved, Rows y) {
   const int64_t dim = x.width / heads;
   each_row(ctx, x.rows, [&](int64_t r) {

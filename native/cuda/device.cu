@@ -1,9 +1,14 @@
 // The device of the shared host code, by the CUDA runtime.
 #include "device.cuh"
 
-#include <cstdio>
+#include "cpu/apply.hpp"
 
-namespace dlab::gpu {
+namespace dlab {
+
+// Moves without arithmetic are left to the caller: they would go to the device and come back as they were.
+std::vector<const Operation*> operation_tables() { return {kTables, kStreams, kSequences, kChoices, kExperts}; }
+
+namespace gpu {
 
 void check(cudaError_t status, const char* call) {
   if (status == cudaSuccess) return;
@@ -24,6 +29,7 @@ const char* const name = "cuda-emu";
 const uint32_t where = DLAB_CAP_EMULATED;
 #endif
 
+const bool heads = true;
 const char* const arithmetic =
     "activations=f32,accumulate=f32,order=lanes:32x4,attention_order=blocked:32,fma=1,norm_sum=f64,softmax=online,rope_angle=f64,"
     "rope_table=f32,cells=f32";
@@ -112,4 +118,5 @@ void copy(StreamHandle stream, void* to, int64_t to_pitch, const void* from, int
 }
 
 }  // namespace backend
-}  // namespace dlab::gpu
+}  // namespace gpu
+}  // namespace dlab

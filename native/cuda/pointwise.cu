@@ -1,40 +1,10 @@
 // Operations on single values: one thread each, in strides of the grid.
-#include <cmath>
-
-#include "device.cuh"
+#include "each.cuh"
 #include "formats.cuh"
 #include "gpu/kernels.hpp"
 
 namespace dlab::gpu {
 namespace {
-
-constexpr int kThreads = 256;
-constexpr int64_t kMaxBlocks = 4096;
-
-unsigned blocks(int64_t n) {
-  const int64_t wanted = (n + kThreads - 1) / kThreads;
-  return static_cast<unsigned>(wanted < kMaxBlocks ? wanted : kMaxBlocks);
-}
-
-// i = this thread's values among n
-#define DLAB_EACH(i, n)                                                                                                          \
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x, stride_ = static_cast<int64_t>(gridDim.x) * blockDim.x; \
-       i < (n); i += stride_)
-
-// 1 / (1 + exp(-x)) without overflow, relatively accurate on both sides.
-__device__ float sigmoid(float x) {
-  const float e = expf(-fabsf(x));
-  return (x >= 0.0f ? 1.0f : e) / (1.0f + e);
-}
-
-// log(1 + exp(x)) without overflow.
-__device__ float softplus(float x) { return (x > 0.0f ? x : 0.0f) + log1pf(expf(-fabsf(x))); }
-
-// x * sigmoid(2z): gelu-tanh without the cancellation in 1 + tanh(z).
-__device__ float gelu_tanh(float x) {
-  const float z = 0.7978845608028654f * (x + 0.044715f * x * x * x);
-  return x * sigmoid(2.0f * z);
-}
 
 template <class Format>
 __global__ void gather_kernel(Matrix table, const int32_t* __restrict__ ids, int64_t rows, float scale, float* __restrict__ y) {
@@ -43,7 +13,11 @@ __global__ void gather_kernel(Matrix table, const int32_t* __restrict__ ids, int
     const int64_t r = i / quads, at = i % quads * 4;
     const int64_t row = ids ? ids[r] : r;
     float w[4];
-    Format::quad(table.data + row * table.row_bytes, at, table.width, w);
+    if (row >= 0 && row < table.rows) {
+      Format::quad(table.data + row * table.row_bytes, at, table.width, w);
+    } else {
+      for (float& value : w) value = nanf("");
+    }
     for (int t = 0; t < 4 && at + t < table.width; ++t) y[r * table.width + at + t] = ids ? w[t] * scale : w[t];
   }
 }
@@ -109,7 +83,7 @@ void decode_rows(StreamHandle stream, const Matrix& table, const int32_t* ids, i
   if (rows == 0 || table.width == 0) return;
   with_format(table.dtype, [&](auto format) {
     using Format = decltype(format);
-    gather_kernel<Format><<<blocks(rows * ((table.width + 3) / 4)), kThreads, 0, stream_of(stream)>>>(table, ids, rows, scale, y);
+    gather_kernel<Format><<<each_blocks(rows * ((table.width + 3) / 4)), kEachThreads, 0, stream_of(stream)>>>(table, ids, rows, scale, y);
   });
   check_launch("gather");
 }
@@ -124,7 +98,7 @@ void gather(StreamHandle stream, const Matrix& table, const int32_t* ids, int64_
 
 void convert(StreamHandle stream, const void* x, int32_t x_dtype, int64_t n, void* y, int32_t y_dtype) {
   if (n == 0) return;
-  convert_kernel<<<blocks(n), kThreads, 0, stream_of(stream)>>>(x, x_dtype, n, y, y_dtype);
+  convert_kernel<<<each_blocks(n), kEachThreads, 0, stream_of(stream)>>>(x, x_dtype, n, y, y_dtype);
   check_launch("convert");
 }
 
@@ -132,7 +106,7 @@ void rope(StreamHandle stream, const float* x, const float* table, int64_t rows,
           float* y) {
   const int64_t items = rows * heads * (dim - rot / 2);
   if (items == 0) return;
-  rope_kernel<<<blocks(items), kThreads, 0, stream_of(stream)>>>(x, table, rows * heads, heads, dim, rot, interleaved, y);
+  rope_kernel<<<each_blocks(items), kEachThreads, 0, stream_of(stream)>>>(x, table, rows * heads, heads, dim, rot, interleaved, y);
   check_launch("rope");
 }
 
@@ -140,25 +114,25 @@ void gate(StreamHandle stream, const float* x, const float* g, int64_t rows, int
           float* y) {
   const int64_t n = rows * heads * dim;
   if (n == 0) return;
-  gate_kernel<<<blocks(n), kThreads, 0, stream_of(stream)>>>(x, g, n, per_value ? 1 : dim, softplus, y);
+  gate_kernel<<<each_blocks(n), kEachThreads, 0, stream_of(stream)>>>(x, g, n, per_value ? 1 : dim, softplus, y);
   check_launch("gate");
 }
 
 void swiglu(StreamHandle stream, const float* gate, const float* up, int64_t n, bool gelu, float* y) {
   if (n == 0) return;
-  swiglu_kernel<<<blocks(n), kThreads, 0, stream_of(stream)>>>(gate, up, n, gelu, y);
+  swiglu_kernel<<<each_blocks(n), kEachThreads, 0, stream_of(stream)>>>(gate, up, n, gelu, y);
   check_launch("swiglu");
 }
 
 void add(StreamHandle stream, const float* a, const float* b, int64_t n, float* y) {
   if (n == 0) return;
-  add_kernel<<<blocks(n), kThreads, 0, stream_of(stream)>>>(a, b, n, y);
+  add_kernel<<<each_blocks(n), kEachThreads, 0, stream_of(stream)>>>(a, b, n, y);
   check_launch("add");
 }
 
 void softcap(StreamHandle stream, const float* x, int64_t n, float scale, float cap, float* y) {
   if (n == 0) return;
-  softcap_kernel<<<blocks(n), kThreads, 0, stream_of(stream)>>>(x, n, scale, cap, y);
+  softcap_kernel<<<each_blocks(n), kEachThreads, 0, stream_of(stream)>>>(x, n, scale, cap, y);
   check_launch("softcap");
 }
 

@@ -22,7 +22,7 @@ using EventHandle = struct DeviceEvent*;
 
 enum class Direction { Up, Down, Across };  // host to device, device to host, within the device
 
-// What a backend defines (cuda/device.cu, metal/device.mm), beside the kernels of kernels.hpp. Those that can fail throw Error: NO_DEVICE,
+// What a backend defines (cuda/device.cu, metal/device.mm), beside the kernels of kernels.hpp and operation_tables() of cpu/apply.hpp. Those that can fail throw Error: NO_DEVICE,
 // NOMEM or DEVICE. Streams run their work in order, each for itself; host memory that is not pinned is read before copy() returns, or has been
 // written.
 namespace backend {
@@ -30,6 +30,7 @@ namespace backend {
 extern const char* const name;        // "cuda", as dlab_info and errors say it
 extern const char* const arithmetic;  // of dlab_info
 extern const uint32_t where;          // DLAB_CAP_DEVICE or DLAB_CAP_EMULATED
+extern const bool heads;              // does it have the kernels of DFlash 2 and DSpark (kernels.hpp)?
 
 // Throws NO_DEVICE with the reason when there is none.
 void require_device();

@@ -94,7 +94,7 @@ int32_t dlab_get_info(dlab_info* out) {
                           DLAB_ABI_MINOR,
                           DLAB_CAP_OPS | DLAB_CAP_FUSED | DLAB_CAP_DUMPS | backend::where,
                           library_name.c_str(),
-                          "1.1",
+                          "1.2",
                           backend::arithmetic,
                           DLAB_SOURCE_HASH};
   memcpy(out, &info, std::min<size_t>(out->struct_size, sizeof info));

@@ -4,10 +4,17 @@
 #include <algorithm>
 #include <string>
 
+#include "cpu/apply.hpp"
 #include "dispatch.hpp"
 #include "sizes.h"
 
-namespace dlab::gpu {
+namespace dlab {
+
+std::vector<const Operation*> operation_tables() { return {}; }
+
+namespace gpu {
+
+const bool backend::heads = false;
 
 namespace {
 
@@ -131,4 +138,5 @@ void copy_on_device(StreamHandle stream, void* to, int64_t to_pitch, const void*
   each(stream, wide ? "copy_rows_16" : "copy_rows_1", n.rows * n.width, {memory(from), memory(to), value(n)}, site);
 }
 
-}  // namespace dlab::gpu
+}  // namespace gpu
+}  // namespace dlab

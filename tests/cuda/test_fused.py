@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from native import Context, Library, NativeError
+from native import Context, Library
 from native.emulation import Emulation
 from tests.native.composed_drafter import small_config, small_weights
 from tests.native.test_drafter import DIALECTS, block, compare_rounds, taps
@@ -72,9 +72,3 @@ def test_f16_cells_are_dumped_as_they_are_stored(cpu: Library) -> None:
     assert seen["draft.L0.k_cells"] == "f16" and seen["draft.L0.attn"] == "f32"
     np.testing.assert_array_equal(keys.astype(np.float16).astype(np.float32), keys)
     assert positions.tolist() == [0, 1, 2]
-
-
-def test_a_part_it_does_not_have_is_named(ctx: Context) -> None:
-    config = small_config() | {"selector_rank": 8, "selector_top_k": 4}
-    with pytest.raises(NativeError, match="selector"):
-        ctx.drafter(config, small_weights(False, config))

@@ -1,0 +1,180 @@
+// The operations by name.
+#include <map>
+
+#include "gpu/device_call.hpp"
+
+namespace dlab::ops {
+
+using gpu::DeviceCall;
+
+void squash(dlab_ctx& ctx, Rows x, double scale, double gain, Rows y) {
+  DeviceCall call(ctx);
+  gpu::squash(call.stream, call.in(x), x.rows * x.width, static_cast<float>(scale), static_cast<float>(gain), call.out(y));
+  call.finish();
+}
+
+void silu(dlab_ctx& ctx, Rows x, double scale, Rows y) {
+  DeviceCall call(ctx);
+  gpu::silu(call.stream, call.in(x), x.rows * x.width, static_cast<float>(scale), call.out(y));
+  call.finish();
+}
+
+void decay(dlab_ctx& ctx, Rows a, const float* a_log, const float* dt_bias, Rows y) {
+  DeviceCall call(ctx);
+  gpu::decay(call.stream, call.in(a), a.rows, a.width, call.in(a_log, a.width), call.in(dt_bias, a.width), call.out(y));
+  call.finish();
+}
+
+void l2_norm(dlab_ctx& ctx, Rows x, int64_t n, double eps, double scale, Rows y) {
+  DeviceCall call(ctx);
+  gpu::l2_norm(call.stream, call.in(x), x.rows * x.width / n, n, eps, static_cast<float>(scale), call.out(y));
+  call.finish();
+}
+
+void hc_read(dlab_ctx& ctx, Rows x, Rows g, int64_t streams, Rows y) {
+  DeviceCall call(ctx);
+  gpu::hc_read(call.stream, call.in(x), call.in(g), x.rows, streams, y.width, call.out(y));
+  call.finish();
+}
+
+void hc_write(dlab_ctx& ctx, Rows x, Rows v, Rows inject, Rows y) {
+  DeviceCall call(ctx);
+  gpu::hc_write(call.stream, call.in(x), call.in(v), call.in(inject), x.rows, inject.width, v.width, call.out(y));
+  call.finish();
+}
+
+void ple_gate(dlab_ctx& ctx, Rows key, Rows query, int64_t streams, Rows y) {
+  DeviceCall call(ctx);
+  gpu::ple_gate(call.stream, call.in(key), call.in(query), key.rows * streams, key.width / streams, call.out(y));
+  call.finish();
+}
+
+void stream_gate(dlab_ctx& ctx, Rows x, Rows g, Rows y) {
+  DeviceCall call(ctx);
+  gpu::stream_gate(call.stream, call.in(x), call.in(g), x.rows, g.width, x.width, call.out(y));
+  call.finish();
+}
+
+void markov_state(dlab_ctx& ctx, Rows state, Rows joint, Rows y) {
+  DeviceCall call(ctx);
+  gpu::markov_state(call.stream, call.in(state), call.in(joint), state.rows, state.width, call.out(y));
+  call.finish();
+}
+
+void markov_output(dlab_ctx& ctx, Rows joint, Rows y) {
+  DeviceCall call(ctx);
+  gpu::markov_output(call.stream, call.in(joint), joint.rows, y.width, call.out(y));
+  call.finish();
+}
+
+void short_conv(dlab_ctx& ctx, Rows x, Rows history, const float* w, int64_t taps, int64_t dilation, Rows y) {
+  DeviceCall call(ctx);
+  gpu::short_conv(call.stream, call.in(x), call.in(history), call.in(w, x.width * taps), x.rows, x.width, taps, dilation, call.out(y));
+  call.finish();
+}
+
+void dynamic_conv(dlab_ctx& ctx, Rows x, Rows kernel, const float* base, int64_t taps, int64_t groups, int64_t side, Rows y) {
+  DeviceCall call(ctx);
+  const float* fixed = call.in(base, 2 * taps * x.width);
+  gpu::dynamic_conv(call.stream, call.in(x), call.in(kernel), fixed, x.rows, x.width, taps, groups, side, call.out(y));
+  call.finish();
+}
+
+void delta_state(dlab_ctx& ctx, const DeltaSizes& sizes, Rows start, Rows k, Rows v, Rows decay, Rows beta, Rows y) {
+  DeviceCall call(ctx);
+  gpu::delta_state(call.stream, sizes, call.in(start), call.in(k), call.in(v), call.in(decay), call.in(beta), call.out(y));
+  call.finish();
+}
+
+void delta_read(dlab_ctx& ctx, const DeltaSizes& sizes, Rows state, Rows q, Rows y) {
+  DeviceCall call(ctx);
+  gpu::delta_read(call.stream, sizes, call.in(state), call.in(q), call.out(y));
+  call.finish();
+}
+
+void block_mean(dlab_ctx& ctx, Rows x, int64_t ratio, Rows y) {
+  DeviceCall call(ctx);
+  gpu::block_mean(call.stream, call.in(x), y.rows, ratio, x.width, call.out(y));
+  call.finish();
+}
+
+void index_scores(dlab_ctx& ctx, Rows q, int64_t heads, Rows k, const int64_t* pos, int64_t ratio, double scale, Rows y) {
+  DeviceCall call(ctx);
+  gpu::index_scores(call.stream, call.in(q), q.rows, heads, k.width, call.in(k), k.rows, call.in(pos, q.rows), ratio,
+                    static_cast<float>(scale), call.out(y));
+  call.finish();
+}
+
+void select_cells(dlab_ctx& ctx, Rows scores, const int64_t* pos, int64_t ratio, int64_t budget, Ids y) {
+  DeviceCall call(ctx);
+  gpu::select_cells(call.stream, call.in(scores), scores.rows, scores.width, call.in(pos, scores.rows), y.width, ratio, budget, call.out(y));
+  call.finish();
+}
+
+void select(dlab_ctx& ctx, Rows scores, const float* bias, Ids y) {
+  DeviceCall call(ctx);
+  gpu::select(call.stream, call.in(scores), call.in(bias, scores.width), scores.rows, scores.width, y.width, call.out(y));
+  call.finish();
+}
+
+void choose(dlab_ctx& ctx, Rows scores, const int64_t* candidates, int32_t* y) {
+  DeviceCall call(ctx);
+  const int32_t* ids = call.ids(candidates, scores.rows * scores.width);
+  gpu::choose(call.stream, call.in(scores), ids, scores.rows, scores.width, call.out(Ids{y, scores.rows, 1, 1}));
+  call.finish();
+}
+
+void selector_scores(dlab_ctx& ctx, Rows logits, const int64_t* candidates, Rows hidden, const int64_t* previous, const Weight& predecessor,
+                     const Weight& successor, Rows y) {
+  DeviceCall call(ctx);
+  const int64_t rows = logits.rows, count = y.width, n = hidden.width;
+  const int32_t* ids = call.ids(candidates, rows * count);
+  float *before = call.floats(rows * n), *after = call.floats(rows * count * n);
+  gpu::gather(call.stream, call.in(predecessor), call.ids(previous, rows), rows, 1.0f, before);
+  gpu::gather(call.stream, call.in(successor), ids, rows * count, 1.0f, after);
+  gpu::selector_scores(call.stream, call.in(logits), rows, logits.width, ids, count, call.in(hidden), before, after, n, call.out(y));
+  call.finish();
+}
+
+void expert_weights(dlab_ctx& ctx, Rows scores, const int64_t* selected, bool normalise, double scale, Rows y) {
+  DeviceCall call(ctx);
+  const int32_t* ids = call.ids(selected, scores.rows * y.width);
+  gpu::expert_weights(call.stream, call.in(scores), scores.rows, scores.width, ids, y.width, normalise, static_cast<float>(scale),
+                      call.out(y));
+  call.finish();
+}
+
+void expert_linear(dlab_ctx& ctx, Rows x, const int64_t* selected, int64_t ranks, const std::vector<Weight>& experts, Rows y) {
+  DeviceCall call(ctx);
+  const int64_t width = experts.front().width, outputs = experts.front().rows;
+  const float* in = call.in(x);
+  float* out = call.out(y);
+  std::map<int64_t, gpu::Matrix> used;
+  for (int64_t i = 0; i < x.rows * ranks; ++i) {
+    auto found = used.find(selected[i]);
+    if (found == used.end()) found = used.emplace(selected[i], call.in(experts[static_cast<size_t>(selected[i])])).first;
+    const float* row = in + (x.width == width ? i / ranks : i) * width;
+    gpu::linear(call.stream, row, 1, found->second, nullptr, out + i * outputs);
+  }
+  call.finish();
+}
+
+void expert_sum(dlab_ctx& ctx, Rows x, Rows weights, Rows y) {
+  DeviceCall call(ctx);
+  gpu::expert_sum(call.stream, call.in(x), call.in(weights), x.rows, weights.width, y.width, call.out(y));
+  call.finish();
+}
+
+void ngram(dlab_ctx& ctx, const std::vector<Weight>& table, const std::vector<int64_t>& chosen, int64_t heads, Rows y) {
+  DeviceCall call(ctx);
+  const int64_t width = y.width / heads;
+  float* out = call.out(y);
+  for (size_t i = 0; i < chosen.size(); ++i) {
+    const auto [shard, row] = row_in(table, chosen[i]);
+    const Weight one{shard->row(row), shard->dtype, 1, shard->width, shard->row_bytes};
+    gpu::dequant(call.stream, call.in(one), out + static_cast<int64_t>(i) * width);
+  }
+  call.finish();
+}
+
+}  // namespace dlab::ops
