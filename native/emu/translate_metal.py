@@ -98,9 +98,9 @@ def _parameter(source: Source, first: int, end: int) -> str:
     return f"{{::emu::Slot::{SLOTS[name]}, {argument or 0}}}"
 
 
-def _definition(source: Source, at: int) -> tuple[str, Kernel] | None:
-    """The kernel whose ``void name(…) {`` follows the token, or None."""
-    word = source.solid(at + 1)
+def _definition(source: Source, first: int, last: int) -> tuple[str, Kernel] | None:
+    """The kernel whose ``void name(…) {`` follows the tokens that mark it, or None."""
+    word = source.solid(last + 1)
     if word >= len(source.tokens) or source.tokens[word] != "void":
         return None
     name = source.solid(word + 1)
@@ -111,7 +111,7 @@ def _definition(source: Source, at: int) -> tuple[str, Kernel] | None:
     body = source.solid(closing + 1)
     if body >= len(source.tokens) or source.tokens[body] != "{":
         return None
-    before = source.solid(at - 1, -1)
+    before = source.solid(first - 1, -1)
     parts = _split(source, opening + 1, closing) if source.solid(opening + 1) != closing else []
     parameters = tuple(_parameter(source, a, b) for a, b in parts)
     return source.tokens[name], Kernel(parameters, before >= 0 and source.tokens[before] == ">")
@@ -170,14 +170,12 @@ def translate(text: str, name: str) -> str:
     words = [i for i, kind in enumerate(source.kinds) if kind == "word"]
     instances = [i for i in words if source.tokens[i] == "template" and source.tokens[source.solid(i + 1)] != "<"]
     entries = [_instance(source, i) for i in instances]
-    marks = [i for i in words if source.tokens[i] == "kernel" and source.kinds[i] == "word"]
-    for name_, _, at in attributes(source, 0, len(source.tokens)):
-        if name_ == "kernel":
-            marks.append(source.closing(at))
-    for at in sorted(marks):
-        found = _definition(source, at)
+    marks = [(i, i) for i in words if source.tokens[i] == "kernel" and source.tokens[source.solid(i - 1, -1)] != "["]
+    marks += [(at, source.closing(at)) for word, _, at in attributes(source, 0, len(source.tokens)) if word == "kernel"]
+    for first, last in sorted(marks):
+        found = _definition(source, first, last)
         if found is None:
-            raise source.fail(at, "expected `kernel void name(…) { … }`")
+            raise source.fail(first, "expected `kernel void name(…) { … }`")
         kernels[found[0]] = found[1]
         if not found[1].template:
             entries.append((found[0], found[0], found[0]))
@@ -216,6 +214,8 @@ def preprocess(source: Path, root: Path, compiler: str) -> str:
 
     def named(match: re.Match[str]) -> str:
         path = Path(match[2])
+        if path.name.startswith("<"):  # of the compiler's own
+            return ""
         inside = path.is_absolute() and path.is_relative_to(root)
         return f'#line {match[1]} "{path.relative_to(root).as_posix() if inside else path.name}"'
 

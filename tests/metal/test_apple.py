@@ -45,8 +45,9 @@ def as_clang_takes_it(text: str) -> str:
 
 
 def kernel_errors(folder: Path, name: str) -> str:
-    flags = ["-std=c++14", "-nostdinc", "-D__METAL_VERSION__=300", "-Wno-unknown-pragmas", "-Werror=c++17-extensions", f"-I{APPLE}", f"-I{folder}", "-x", "c++"]
-    return compiled([*clang(), *flags, "-emit-llvm"], folder / name, folder / f"{name}.bc")
+    language = ["-std=c++14", "-nostdinc", "-D__METAL_VERSION__=300", "-Wno-unknown-pragmas", "-Werror=c++17-extensions"]
+    command = [*clang(), *language, f"-I{APPLE}", f"-I{folder}", "-x", "c++"]
+    return compiled([*command, "-emit-llvm"], folder / name, folder / f"{name}.bc")
 
 
 @pytest.fixture
