@@ -138,13 +138,22 @@ class Fitter:
         # A hypothesis may divide by zero or overflow: then it does not explain.
         with np.errstate(all="ignore"):
             y = s.y if h.stage is s.stage else Noise(self.judge.arithmetic).apply(h.stage)
-            merged = _merged(s, y if h.after is None else h.after(y))
+            merged = self._stored(h.stage, _merged(s, y if h.after is None else h.after(y)))
             c = np.where(s.region, s.c, merged.data) if s.part else s.c
             # Most hypotheses are far off: only near misses are worth their exact partial sums.
             verdict = self.judge.judge(h.stage, merged, c, exact=False)
             if 1 < np.where(s.region, verdict.ratio, 0.0).max(initial=0.0) <= NEAR_MISS:
                 verdict = self.judge.judge(h.stage, merged, c)
         return merged, verdict
+
+
+    def _stored(self, stage: Stage, y: Tensor) -> Tensor:
+        """The half-width of a coarse store's rounding goes with the value, not with the one it came from."""
+        if np.ndim(y.half) == 0:
+            return y
+        A = self.judge.arithmetic
+        step = A.stored(stage.path).ulp(y.data) * (1.0 if A.truncate else 0.5)
+        return replace(y, half=np.where(np.asarray(y.half) > 0, step, 0.0))
 
 
 def _merged(suspect: Suspect, y: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from oracle.weights import Weight
 from parity.explain.base import Hypothesis, Suspect, mapped, rounder, scaled, shortened, with_arg, with_args
 from parity.explain.general import constant_ratio
 
-MAX_COPIED = 1 << 22
+MAX_COPIED, MAX_ASSIGNED = 1 << 22, 512
 
 
 def hypotheses(s: Suspect) -> Iterator[Hypothesis]:
@@ -108,7 +108,13 @@ def matched_columns(y: Array, c: Array) -> NDArray[np.intp] | None:
     moved = np.abs(y[:, order] - c).max() <= 1e-3 * np.abs(y).max()
     if not moved and len(y) > 1 and y.shape[1] <= 4096:
         # Storage rounding makes equal values: pair columns by all rows, not by the first alone.
-        order = np.array([int(np.square(y - c[:, [i]]).sum(0).argmin()) for i in range(y.shape[1])])
+        distance = np.array([np.square(y - c[:, [i]]).sum(0) for i in range(y.shape[1])])
+        order = distance.argmin(1)
+        if len(np.unique(order)) < len(order) <= MAX_ASSIGNED:
+            # Columns so alike that two have the same nearest: the pairing that is nearest as a whole.
+            from scipy.optimize import linear_sum_assignment
+
+            order = linear_sum_assignment(distance)[1]
         moved = len(np.unique(order)) == len(order) and np.abs(y[:, order] - c).max() <= 2e-2 * np.abs(y).max()
     return order if moved and not np.array_equal(order, np.arange(len(order))) else None
 

@@ -135,10 +135,21 @@ def test_the_whole_score_has_no_miss_and_no_alarm(name):
         assert exact >= 0.99, [o.spec for o in made.outcomes if o.above and not (o.stage and o.place)]
 
 
-def test_a_store_that_cuts_where_rounding_is_declared_is_found_and_named(root, monkeypatch):
-    """What is cut is the value before it is stored: a stored one is on the grid already, and a cut would be no mistake at all."""
+@pytest.mark.parametrize(
+    ("kind", "text"), [("storage", "dtype=bf16,how=cut"), ("values.words", "stored=bf16"), ("values.scale", "factor=1.01")]
+)
+def test_what_is_stored_in_bf16_after_the_mistake_is_found_and_named(root, monkeypatch, kind, text):
+    """A mistake changes the value before it is stored: a stored one lies on the grid already, and a cut would be no mistake at all."""
     plans = scoring_calls.places
-    monkeypatch.setattr(scoring_calls, "places", lambda calls, seed: [p for p in plans(calls, seed) if "how=cut" in p.text])
+    monkeypatch.setattr(scoring_calls, "places", lambda calls, seed: [p for p in plans(calls, seed) if (p.kind, p.text) == (kind, text)])
     case, A = score_case("llama target", 0, root), arithmetics.named("bf16")
     (outcome,) = planted_calls(case, healthy(case, A), Rounded(A), A, "bf16", 0)
     assert outcome.above and outcome.found and outcome.stage and outcome.place and outcome.named == 1
+
+
+def test_permuted_rows_beside_a_bias_are_named_in_bf16(root, monkeypatch):
+    """Without the bias, what was stored has columns that storage made alike: they are paired as a whole."""
+    monkeypatch.setattr(scoring_runs, "specs", lambda case, types: iter(("artifact.permuted:how=pairs",)))
+    case, reading = score_case("qwen3", 0, root), Rounded(arithmetics.named("bf16"))
+    (outcome,) = scoring_runs.planted_runs(case, reading, "bf16", root / "permuted", ("artifact",))
+    assert outcome.found and outcome.named == 1, outcome.said
