@@ -35,6 +35,10 @@ class Context:
         self._calls = Calls(handle, options)
         self._drafters: weakref.WeakSet[Drafter] = weakref.WeakSet()
 
+    def has_entry(self, op: str) -> bool:
+        """Whether the library has an entry point ``dlab_<op>`` of its own, apart from what it knows by name."""
+        return hasattr(self._calls.handle, f"dlab_{op}")
+
     def _empty(self, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
         """Memory for a result."""
         return np.empty(shape, dtype)

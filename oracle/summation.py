@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oracle.tensor import Array
+from oracle.trees import Grower, Tree
 
 Energy = tuple[float, float]
 
@@ -91,6 +92,21 @@ def depth(order: str, terms: int) -> int:
 def _used(order: str, terms: int) -> int:
     """Lanes that take any of ``terms`` addends."""
     return min(parse(order)[1], math.ceil(terms / neighbours(order)))
+
+
+def tree(order: str, terms: int) -> Tree:
+    """The tree of a sum of ``terms`` addends in the order; ValueError of an order that has none (``blas``, ``f64``)."""
+    kind, n = parse(order)
+    grower, leaves = Grower(terms), range(terms)
+    if kind == "sequential":
+        return grower.tree(grower.chain(leaves))
+    if kind == "pairwise":
+        return grower.tree(grower.balanced(leaves))
+    if kind == "blocked":
+        return grower.tree(grower.chain([grower.chain(leaves[i : i + n]) for i in range(0, terms, n)]))
+    if kind == "lanes":
+        return grower.tree(grower.balanced([grower.chain([int(i) for i in lane]) for lane in lane_indices(order, terms)]))
+    raise ValueError(f"summation order {order!r} does not say in which order it adds")
 
 
 def partial_sums(products: Array, order: str) -> Array:

@@ -62,12 +62,20 @@ class Outcome:
 
 
 def run_worker(
-    candidate: Candidate, case_folder: Path, out: Path, *, fault: str | None = None, threads: int = 0, limits: Limits | None = None
+    candidate: Candidate,
+    case_folder: Path,
+    out: Path,
+    *,
+    fault: str | None = None,
+    threads: int = 0,
+    limits: Limits | None = None,
+    order: dict[str, Any] | None = None,
 ) -> Outcome:
-    """Run a candidate in a process of its own. `UsageError` where the worker refuses its input; all else is in the outcome."""
+    """Run a candidate in a process of its own, on the case in ``case_folder`` or, with ``order``, to be asked for the order of its sums
+    (`parity.ordering.inside.Options`). `UsageError` where the worker refuses its input; all else is in the outcome."""
     limits = limits or Limits()
     request = case_folder / f"request-{out.name}.json"
-    body = {"candidate": asdict(candidate), "case": str(case_folder), "out": str(out), "fault": fault, "threads": threads}
+    body = {"candidate": asdict(candidate), "case": str(case_folder), "out": str(out), "fault": fault, "threads": threads, "order": order}
     request.write_text(json.dumps(body | {"path": [str(Path.cwd())], "memory": limits.bytes()}))
     log_file(out).unlink(missing_ok=True)
     errors = out.with_name(out.name + ".stderr")

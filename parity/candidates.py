@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from parity.errors import UsageError
 
 if TYPE_CHECKING:
     from dumps import DumpWriter
+    from native import Context
 
 LIBRARIES = {"cpu": "cpu", "cuda": "cuda-f32", "cuda-emu": "cuda-f32", "metal": "metal-f32", "metal-emu": "metal-f32"}
 """The project's own libraries, and the arithmetic each declares."""
@@ -125,26 +127,21 @@ def _numpy(candidate: Candidate, case: Case, out: Path, fault: str | None) -> No
         _recorded(case, reading, fault, writer, arithmetic)
 
 
-def _library(
-    candidate: Candidate, case: Case, out: Path, fault: str | None, threads: int, tell: Callable[[str, str], None] | None
-) -> None:
+@contextmanager
+def opened(
+    candidate: Candidate, out: Path, threads: int, tell: Callable[[str, str], None] | None
+) -> Iterator[tuple[Context, dict[str, Any]]]:
+    """The candidate's library with a context open, and what is to be said about it. What it does wrong goes to ``tell``, what an emulator
+    finds beside ``out``."""
     import native
-    from dumps import DumpWriter
     from native.building import EMULATED, ensure
     from parity.emulated import emulated
     from parity.manners import Manners
-    from parity.native_drafter import run_fused
-    from parity.native_reading import Native
 
-    spec = candidate.spec
-    if spec in EMULATED:
-        spec = str(ensure(spec))
+    spec = str(ensure(candidate.spec)) if candidate.spec in EMULATED else candidate.spec
     manners = None if tell is None else Manners(tell)
     library = native.open_library(spec)
     info = library.info
-    entry = candidate.entry
-    if entry == "auto":
-        entry = "op" if case.role == "target" or fault or "linear" in library.ops else "fused"
     about = {
         "where": "emulated" if "emulated" in info.flags else "device" if "device" in info.flags else "host",
         "library": info.name,
@@ -152,19 +149,30 @@ def _library(
         "path": str(info.path),
         "source_hash": info.source_hash,
         "arithmetic": info.arithmetic,
-        "entry": entry,
     }
     with emulated(info, candidate.schedule, out):
         if "emulated" in info.flags:
             about["schedule"] = candidate.schedule or "eager"
         guarded = tell if (not library.ours if candidate.guard is None else candidate.guard) else None
-        with (
-            library.context(threads, guard=guarded) as context,
-            DumpWriter(out, case.describe(), _provenance(candidate, fault, **about)) as writer,
-        ):
+        with library.context(threads, guard=guarded) as context:
             if manners is not None:
                 manners.check("open")
                 context.after_each_call(manners.check)
+            yield context, about
+
+
+def _library(
+    candidate: Candidate, case: Case, out: Path, fault: str | None, threads: int, tell: Callable[[str, str], None] | None
+) -> None:
+    from dumps import DumpWriter
+    from parity.native_drafter import run_fused
+    from parity.native_reading import Native
+
+    with opened(candidate, out, threads, tell) as (context, about):
+        entry = candidate.entry
+        if entry == "auto":
+            entry = "op" if case.role == "target" or fault or "linear" in context.ops else "fused"
+        with DumpWriter(out, case.describe(), _provenance(candidate, fault, **about, entry=entry)) as writer:
             if entry == "fused":
                 run_fused(_wrong(case, fault, out), context, writer)
             else:

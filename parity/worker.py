@@ -1,4 +1,5 @@
-"""The worker process: ``python -m parity.worker REQUEST.json`` runs one candidate on one case and leaves a dump.
+"""The worker process: ``python -m parity.worker REQUEST.json`` runs one candidate on one case and leaves a dump, or probes the order of
+its sums and leaves the answers.
 
 A crash ends this process, not the lab. Exit status: 0 done, 2 bad input (the message on stderr behind "parity: "), other: died. What
 happened is also written beside the dump, line by line as JSON (`parity.cage` reads it): ``refused``, ``done``, findings
@@ -71,6 +72,11 @@ def _run(candidate: Candidate, request: dict[str, Any], out: Path, log: Log) -> 
     from parity import candidates, case
     from parity.manners import Manners
 
+    if request["order"] is not None:
+        from parity.ordering import inside
+
+        inside.work(candidate, inside.Options(**request["order"]), out, request["threads"], log.tell)
+        return
     manners = Manners(log.tell) if candidate.kind in ("callable", "adapter") else None
     candidates.execute(candidate, case.load(Path(request["case"])), out, request["fault"], request["threads"], log.tell)
     if manners is not None:

@@ -39,7 +39,9 @@ def counts(ctx: click.Context, param: click.Parameter, text: str | None) -> tupl
         raise click.BadParameter(f"{text!r}: expected whole numbers separated by commas") from None
 
 
-def _stack(options: list[Any]) -> Callable[[F], F]:
+def stack(options: list[Any]) -> Callable[[F], F]:
+    """Several options as one decorator, in the order given."""
+
     def decorate(f: F) -> F:
         for option in reversed(options):
             f = option(f)
@@ -48,7 +50,7 @@ def _stack(options: list[Any]) -> Callable[[F], F]:
     return decorate
 
 
-case_options = _stack(
+case_options = stack(
     [
         click.option("--family", type=click.Choice(FAMILIES), help="Needed where the file does not say, and to make a seeded model."),
         click.option("--role", type=click.Choice(ROLES), help="Of a family that has both; default: what the files say, else drafter."),
@@ -75,7 +77,7 @@ case_options = _stack(
     ]
 )
 
-judge_options = _stack(
+judge_options = stack(
     [
         click.option(
             "--arithmetic", metavar="NAME[,KEY=VALUE…]", help="What the candidate declares of its rounding (default: what is known of it)."
@@ -88,7 +90,7 @@ judge_options = _stack(
     ]
 )
 
-report_options = _stack(
+report_options = stack(
     [
         click.option("--json", "json_out", metavar="FILE|-", help="The report as JSON."),
         click.option("--junit", type=click.Path(path_type=Path), help="The report as JUnit XML."),

@@ -4,15 +4,34 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from parity.cli import options as shared
 
+if TYPE_CHECKING:
+    from parity.ordering.probe import OrderReport
+    from parity.speculating.rows import RowsReport
+
 
 @click.group()
 def probe() -> None:
     """Questions to a candidate that no single comparison answers."""
+
+
+_probe_options = shared.stack(
+    [
+        click.option(
+            "--arithmetic", metavar="NAME[,KEY=VALUE…]", help="What the candidate declares of its rounding (default: what is known of it)."
+        ),
+        click.option("--threads", type=click.IntRange(0, 256), default=0, help="Threads of a library; 0 is its default."),
+        click.option("--timeout", type=float, default=600.0, show_default=True, help="Seconds the candidate may take."),
+        click.option("--seed", type=int, default=0, show_default=True),
+        click.option("--json", "json_out", metavar="FILE|-", help="The report as JSON."),
+        click.option("--quiet", is_flag=True, help="The verdict line only."),
+    ]
+)
 
 
 @probe.command()
@@ -29,15 +48,10 @@ def probe() -> None:
 @click.option("--allow-inexact", is_flag=True, help="Open the gate although rows differ (exit 0); never remembered.")
 @click.option("--memory", type=click.Path(path_type=Path), help="Remember verdicts in this file, and answer from it.")
 @click.option("--fault", metavar="SPEC", help="Plant a mistake in the candidate (see parity faults).")
-@click.option("--arithmetic", metavar="NAME[,KEY=VALUE…]", help="What the candidate declares of its rounding.")
 @click.option(
     "--members", type=click.IntRange(1, 64), default=4, show_default=True, help="Sampled runs of the noise, where choices differ."
 )
-@click.option("--threads", type=click.IntRange(0, 256), default=0)
-@click.option("--timeout", type=float, default=600.0, show_default=True, help="Seconds each arm may take.")
-@click.option("--seed", type=int, default=0, show_default=True)
-@click.option("--json", "json_out", metavar="FILE|-", help="The report as JSON.")
-@click.option("--quiet", is_flag=True, help="The verdict line only.")
+@_probe_options
 def rows(
     family: str | None,
     target_path: Path | None,
@@ -82,10 +96,81 @@ def rows(
         shared.done()
         if memory:
             probing.remember(memory, report)
+    return _emit(report, render.rows(report, quiet), json_out)
+
+
+def _emit(report: RowsReport | OrderReport, text: str, json_out: str | None) -> int:
+    """Print the report's text, or its JSON to ``-``; its exit status."""
     if json_out == "-":
         click.echo(json.dumps(report.to_json()))
         return report.exit_status
     if json_out:
         shared.write(Path(json_out), json.dumps(report.to_json()))
-    click.echo(render.rows(report, quiet))
+    click.echo(text)
     return report.exit_status
+
+
+def _formats(ctx: click.Context, param: click.Parameter, text: str) -> tuple[str, ...]:
+    """``f32,q4_k`` or ``all``."""
+    from native import DTYPES
+
+    names = tuple(DTYPES) if text == "all" else tuple(part.strip() for part in text.split(",") if part.strip())
+    unknown = [n for n in names if n not in DTYPES]
+    if unknown or not names:
+        raise click.BadParameter(f"{', '.join(unknown) or text!r}: expected all, or some of {', '.join(DTYPES)}")
+    return tuple(dict.fromkeys(names))
+
+
+@probe.command()
+@click.option("--candidate", default="cpu", show_default=True, help="cpu, cuda, cuda-emu, PATH.so, or f32, f32-pairwise … of NumPy.")
+@click.option("--op", "operation", type=click.Choice(("linear", "expert_linear")), default="linear", show_default=True)
+@click.option("--weights", default="f32", show_default=True, callback=_formats, metavar="FORMAT,…", help="Weight formats, or all.")
+@click.option("--width", "widths", callback=shared.counts, metavar="K,K,…", help="Products in a sum; default: below and beyond 256.")
+@click.option("--outputs", type=click.IntRange(1, 4096), default=20, show_default=True, help="Output features; the first one's order.")
+@click.option(
+    "--block", type=click.IntRange(1, 64), default=16, show_default=True, help="The most rows at once; every M up to it is probed."
+)
+@click.option("--schedule", metavar="eager|late|N", help="When the work of an emulated library runs; N seeds an order between the two.")
+@click.option("--guard/--no-guard", default=None, help="Guard pages around a library's buffers; default: for those that are not ours.")
+@_probe_options
+def order(
+    candidate: str,
+    operation: str,
+    weights: tuple[str, ...],
+    widths: tuple[int, ...],
+    outputs: int,
+    block: int,
+    schedule: str | None,
+    guard: bool | None,
+    arithmetic: str | None,
+    threads: int,
+    timeout: float,
+    seed: int,
+    json_out: str | None,
+    quiet: bool,
+) -> int:
+    """In which order does a candidate's product sum, and how does it round? Measured from outside, by its results alone.
+
+    One addend of a sum is M, another -M, the rest are units that M swallows: the units that are left were added after the two met. From
+    this follows the whole tree, also of sums that take several products at a time; then the bits and the rounding of every addition, and
+    whether products are added unrounded (FMA).
+
+    What is found is compared with what the candidate declares (its known arithmetic or --arithmetic, and what its library says of itself);
+    an accumulator narrower than f32 and rounding other than to nearest are findings in any case. Then every M from 2 to --block: are its
+    rows the bits of single rows, and are they summed along the same tree?
+
+    Where a kernel rounds blocks of its inputs to one scale (Q8_0, Q8_1, Q8_K), the order is that of the blocks' sums.
+
+    Exit status: 0 as declared and the same for every M, 1 a finding, 3 no order could be found, 4 the candidate died or misbehaved.
+    """
+    from parity import candidates
+    from parity.cage import Limits
+    from parity.ordering import render
+    from parity.ordering.probe import probe as probe_order
+
+    parsed = candidates.parse(candidate, schedule=schedule, guard=guard)
+    report = probe_order(
+        parsed, weights=weights, widths=widths, outputs=outputs, block=block, operation=operation, arithmetic=arithmetic, threads=threads,
+        seed=seed, limits=Limits(timeout),
+    )  # fmt: skip
+    return _emit(report, render.text(report, quiet), json_out)
