@@ -24,7 +24,7 @@ from oracle.speculation.verification import Verified
 from oracle.tensor import Array
 
 T = TypeVar("T")
-STAGES = ("propose", "verify", "append", "commit", "context")
+STAGES = ("propose", "verify", "append", "commit", "context", "record")
 
 
 class Gate(Protocol):
@@ -230,6 +230,7 @@ class Session:
         self.emitted.extend(published)
         if self.gate is not None and not closed:
             self.gate.update(len(drafts), verified.accepted, len(self.emitted))
+        self.hook("record")
         return RoundRecord(
             number, position, anchor, proposal.block, tuple(drafts), tuple(window), tuple(int(i) for i in out.pick), verified.accepted,
             verified.bonus, tuple(published), kept, start, tuple(rows), self.cache.rows_by_layer(), self.drafting.length,

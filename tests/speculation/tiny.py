@@ -91,17 +91,18 @@ FAMILIES = ("llama", "muse-glimmer", "laguna", "qwen38-flash-next")
 
 
 class Forced:
-    """A judge that accepts as many drafts as a test says."""
+    """A judge that accepts as many drafts as a test says; ``drawn`` counts its choices, as a stream its draws."""
 
-    name, drawn = "forced", 0
+    name = "forced"
 
     def __init__(self, accepts: int = 0) -> None:
-        self.accepts = accepts
+        self.accepts, self.drawn = accepts, 0
 
     def first(self, logits: Any) -> int:
         return int(np.argmax(logits[: len(logits) - 2]))
 
     def choose(self, proposal: Any, vocab: int) -> tuple[int, ...]:
+        self.drawn += len(proposal.drafts)
         return tuple(t % (vocab - 2) for t in proposal.drafts)
 
     def verify(self, drafts: Sequence[int], logits: Any) -> Verified:
@@ -109,10 +110,10 @@ class Forced:
         return Verified(accepted, self.first(logits[accepted]))
 
     def mark(self) -> Any:
-        return None
+        return self.drawn
 
     def restore(self, mark: Any) -> None:
-        return
+        self.drawn = mark
 
 
 def seen_rows(target: Target, state: Any, length: int) -> list[Any]:
