@@ -97,6 +97,7 @@ inline uint popcount(uint x) { return static_cast<uint>(__builtin_popcount(x)); 
 inline float fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 inline float fmax(float a, float b) { return __builtin_fmaxf(a, b); }
 inline float fmin(float a, float b) { return __builtin_fminf(a, b); }
+inline float copysign(float a, float b) { return __builtin_copysignf(a, b); }
 inline float pow(float a, float b) { return __builtin_powf(a, b); }
 inline float rsqrt(float x) { return 1.0f / __builtin_sqrtf(x); }
 #define EMU_FUNCTION(name, builtin) inline float name(float x) { return builtin(x); }

@@ -1,27 +1,22 @@
 // The operations of the shared host code as dispatches of Metal kernels.
 #include "gpu/kernels.hpp"
 
-#include <algorithm>
 #include <string>
 
 #include "cpu/apply.hpp"
-#include "dispatch.hpp"
+#include "launch.hpp"
 #include "sizes.h"
 
 namespace dlab {
 
-std::vector<const Operation*> operation_tables() { return {}; }
+// Moves without arithmetic are left to the caller: they would go to the device and come back as they were.
+std::vector<const Operation*> operation_tables() { return {kTables, kStreams, kSequences, kChoices, kExperts}; }
 
 namespace gpu {
 
-const bool backend::heads = false;
+const bool backend::heads = true;
 
 namespace {
-
-constexpr int64_t kRowThreads = 256;  // of rows.metal
-constexpr int64_t kMaxGroups = 4096;  // of kernels that go in strides of the grid
-
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // As the kernels of a format are named.
 const char* format_name(int32_t dtype) {
@@ -39,13 +34,8 @@ const char* format_name(int32_t dtype) {
   }
 }
 
-void each(StreamHandle stream, const char* kernel, int64_t count, const std::vector<Argument>& arguments, Site site = {}) {
-  constexpr int64_t kThreads = 256;
-  if (count > 0) dispatch(stream, kernel, {std::min(ceil_div(count, kThreads), kMaxGroups)}, kThreads, arguments, site);
-}
-
 void decode_rows(StreamHandle stream, const Matrix& table, const int32_t* ids, int64_t rows, float scale, float* y) {
-  const sizes::Gather n{rows, table.width, table.row_bytes, scale, ids != nullptr};
+  const sizes::Gather n{rows, table.width, table.row_bytes, table.rows, scale, ids != nullptr};
   const std::string kernel = std::string("gather_") + format_name(table.dtype);
   each(stream, kernel.c_str(), rows * ceil_div(table.width, 4), {memory(table.data), memory_or(ids, y), memory(y), value(n)});
 }

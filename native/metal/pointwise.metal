@@ -1,31 +1,6 @@
 // Operations on single values: one thread each, in strides of the grid; and copies of rows.
-#include "formats.h"
+#include "each.h"
 #include "sizes.h"
-
-// i = this thread's values among count
-#define EACH(i, count) for (long i = thread_index; i < (count); i += threads)
-#define THIS_THREAD uint thread_index [[thread_position_in_grid]], uint threads [[threads_per_grid]]
-
-// 1 / (1 + exp(-x)) without overflow, relatively accurate on both sides.
-static float sigmoid(float x) {
-  const float e = precise::exp(-fabs(x));
-  return (x >= 0.0f ? 1.0f : e) / (1.0f + e);
-}
-
-// log(1 + e), relatively accurate for small e too: what 1 + e loses of e is the same in log and in the difference.
-static float log_one_plus(float e) {
-  const float u = 1.0f + e;
-  return u == 1.0f ? e : precise::log(u) * (e / (u - 1.0f));
-}
-
-// log(1 + exp(x)) without overflow.
-static float softplus(float x) { return (x > 0.0f ? x : 0.0f) + log_one_plus(precise::exp(-fabs(x))); }
-
-// x * sigmoid(2z): gelu-tanh without the cancellation in 1 + tanh(z).
-static float gelu_tanh(float x) {
-  const float z = 0.7978845608028654f * (x + 0.044715f * x * x * x);
-  return x * sigmoid(2.0f * z);
-}
 
 template <class Format>
 kernel void gather(device const uchar* table [[buffer(0)]], device const int* ids [[buffer(1)]], device float* y [[buffer(2)]],
@@ -33,7 +8,8 @@ kernel void gather(device const uchar* table [[buffer(0)]], device const int* id
   const long quads = (n.width + 3) / 4;
   EACH(i, n.rows * quads) {
     const long r = i / quads, at = i % quads * 4, row = n.has_ids ? long(ids[r]) : r;
-    float4 w = Format::quad(table + row * n.row_bytes, at, n.width);
+    const bool known = row >= 0 && row < n.table_rows;
+    float4 w = known ? Format::quad(table + row * n.row_bytes, at, n.width) : float4(NAN);
     if (n.has_ids) w = w * n.scale;
     for (int t = 0; t < 4; ++t)
       if (at + t < n.width) y[r * n.width + at + t] = w[t];

@@ -24,7 +24,7 @@ struct Rows {
 };
 
 struct Gather {
-  int64_t rows, width, row_bytes;
+  int64_t rows, width, row_bytes, table_rows;
   float scale;
   int32_t has_ids;
 };
@@ -59,6 +59,70 @@ struct Attention {
   float scale;
   int32_t keys, values;  // dlab_dtype
   int32_t has_mask, has_sinks;
+};
+
+struct Squash {
+  int64_t count;
+  float scale, gain;
+};
+
+struct Decay {
+  int64_t count, heads;
+};
+
+struct L2Norm {
+  int64_t width;
+  float eps, scale;
+};
+
+// Streams side by side, of n values each.
+struct Streams {
+  int64_t rows, streams, n;
+};
+
+struct PleGate {
+  int64_t n;
+  float root;  // of n
+};
+
+struct ShortConv {
+  int64_t rows, channels, taps, dilation;
+};
+
+struct DynamicConv {
+  int64_t rows, n, taps, groups, side;
+};
+
+struct Delta {
+  int64_t rows, heads, key_heads, depth, n;
+};
+
+struct BlockMean {
+  int64_t blocks, ratio, width;
+};
+
+struct IndexScores {
+  int64_t heads, dim, blocks, ratio;
+  float scale;
+};
+
+struct SelectCells {
+  int64_t blocks, cells, ratio, budget;
+};
+
+struct Select {
+  int64_t width, k;
+  int32_t has_bias;
+};
+
+struct SelectorScores {
+  int64_t vocab, count, n;
+};
+
+struct Experts {
+  int64_t rows, experts, ranks;
+  float scale;
+  int32_t normalise;
 };
 
 struct Copy {
