@@ -145,10 +145,14 @@ class Noise:
 def _half(A: Arithmetic, stage: Stage, y: Array, v: Variance) -> Array | float:
     """Half-width of the storage rounding; f32 storage is part of each operation's own rule, a moved value is only moved."""
     store = A.stored(stage.path)
-    moved = stage.op.kind == "structural" and is_zero(v.own)
-    if store.p >= F32.p or moved or stage.op.kind == "choice":
+    if store.p >= F32.p or stage.op.kind == "choice":
         return 0.0
-    return store.ulp(y) * (1.0 if A.truncate else 0.5)
+    half = store.ulp(y) * (1.0 if A.truncate else 0.5)
+    if stage.op.kind == "structural" and is_zero(v.own):
+        # What has an error was stored before; what is exact is rounded here, unless the store holds it.
+        half = np.where(store.holds(y), 0.0, half) if is_zero(v.inherited) else np.zeros(1)
+        return half if half.any() else 0.0
+    return half
 
 
 @dataclass(frozen=True)

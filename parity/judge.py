@@ -144,7 +144,7 @@ class Judge:
         rows = len(y.data)
         width = y.data.size // max(rows, 1)
         coarse = store.p < F32.p
-        limit = limits.row(stage.op.kind, coarse, width, rows)
+        limit = limits.row(stage.op.kind, coarse, width, rows, _inherited_share(stage, y, sigma))
         ratio = verdict.ratio if verdict.settled is None else np.where(verdict.settled, verdict.ratio, 0.0)
         element = ratio.reshape(rows, -1).max(-1, initial=0.0) if rows else np.zeros(0)
         verdict.row_ratio = np.maximum(element, verdict.rms / limit)
@@ -163,6 +163,13 @@ def _within(y: Tensor, c: Array, low: Array, high: Array, reach: Array) -> Array
     # An element outside its interval is always beyond 1, one inside always within, whatever side of y the interval lies on.
     error = np.abs(c - y.data)
     return np.asarray(np.where(inside, np.maximum(allowed, error), np.minimum(np.maximum(allowed, reach), error * (1 - 2**-20))))
+
+
+def _inherited_share(stage: Stage, y: Tensor, sigma: Array) -> float:
+    """Share of a stage's variance that came with its inputs: what they err by, all the outputs of a row have from the same few values."""
+    if all(a.exact for a in stage.args if isinstance(a, Tensor)) or not y.data.size:
+        return 0.0
+    return float(np.mean(np.divide(_split(y)[0], np.square(sigma), out=np.zeros(sigma.shape), where=sigma > 0)))
 
 
 def _split(y: Tensor) -> tuple[Array, Array]:

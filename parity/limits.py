@@ -7,6 +7,7 @@ import math
 DELTA = 1e-6
 SUSPECT = 5.0
 COMMON_MODE = 8.0
+INHERITED = 0.25  # of the variance that came with inputs, what is common to a row
 ROLLED_DRIFT, ROLLED_DIVERGE = 6.0, 12.0
 
 # kind -> (limit on a row's rms z for f32 results, for stored results, share of the variance common to a row, systematic part of z).
@@ -36,9 +37,13 @@ def pooled(kind: str, stored: bool, width: int, rows: int) -> float:
     return COMMON_MODE * math.sqrt(((0.0 if stored else common) + 1 / max(width, 1)) / max(rows, 1) + bias**2)
 
 
-def row(kind: str, stored: bool, width: int, rows: int) -> float:
-    """Limit on the rms z of one row of ``width`` elements: ``R² <= 1 + λr sqrt(κ/n) + λr² f_c``, at least the measured one."""
+def row(kind: str, stored: bool, width: int, rows: int, inherited: float = 0.0) -> float:
+    """Limit on the rms z of one row of ``width`` elements: ``R² <= 1 + λr sqrt(κ/n) + λr² f_c``, at least the measured one.
+
+    ``inherited``: share of the variance that came with inputs which were not recorded, common to the row in part.
+    """
     f32, coarse, common, _ = ROWS[kind]
     spread = gaussian(rows)
     formula = 1 + spread * math.sqrt((0.8 if stored else 8.0) / max(width, 1)) + (0.0 if stored else spread**2 * common)
-    return max(coarse if stored else f32, math.sqrt(formula))
+    least = max(coarse if stored else f32, math.sqrt(formula))
+    return math.sqrt(least**2 + spread**2 * INHERITED * inherited)

@@ -19,6 +19,7 @@ from parity.case import Case
 from parity.comparing import compare_dump
 from parity.making import drafter_case
 from parity.memory import MemoryDump
+from parity.models import declared_stages
 from parity.recording import record
 from parity.report import Report
 from tests.artifacts.test_artifact_heads import FEWER
@@ -131,3 +132,16 @@ def test_a_cell_one_step_off_with_no_midpoint_near_is_seen(plain: list[Case], dt
     report = unrecorded(plain[0], hidden, f"*.k_cells:{dtype}+*.v_cells:{dtype}", Fault("step", path, lambda made: made, after=after))
     first = report.divergences[0]
     assert (first.stage, first.extent.rows) == (path, [3])
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("store", ["bf16", "f16"])
+def test_whatever_a_candidate_that_stores_in_16_bits_keeps_to_itself(plain: list[Case], store: str, seed: int) -> None:
+    """Moved values are stored too; what an unrecorded input errs by, all the outputs of a row have in common."""
+    A, rng = arithmetics.named(store), np.random.default_rng(seed)
+    names = sorted({path.rpartition(".")[2] for (_, path), _, _ in declared_stages(plain[seed])} - {"taps", "embed"})
+    hidden = {"taps", "embed", *(name for name in names if rng.random() < 0.4)}
+    dump = Without(plain[seed], hidden)
+    record(plain[seed], Rounded(A), dump, A)
+    report = compare_dump(plain[seed], dump, A, mode="local")
+    assert report.verdict == "parity", (sorted(hidden), report.divergences[:2])
