@@ -54,7 +54,7 @@ class Sight:
         lam, lame = limits.gaussian(self.count), limits.exponential(self.count)
         store = self.arithmetic.stored(stage.path)
         # A moved value is equal to the bit, but for the store's own rounding of it.
-        moved = 0.5 * store.ulp(y.data) if stage.op.kind == "structural" and store.p < F32.p else 0.0
+        moved = np.where(half > 0, 0.0, 0.5 * store.ulp(y.data)) if stage.op.kind == "structural" and store.p < F32.p else 0.0
         return np.asarray(half + moved + np.sqrt(lam**2 * np.maximum(var - acc, 0) + lame**2 * acc))
 
     def factors(self, stage: Stage, y: Tensor, wrong: Array) -> Array:
