@@ -19,6 +19,7 @@ ROWS = {
     "attention": (3.5, 3.5, 0.25, 0.1),
     "structural": (1.5, 1.5, 0.0, 0.02),
 }
+SUMS = ("linear", "attention")
 
 
 def gaussian(count: int) -> float:
@@ -40,10 +41,15 @@ def pooled(kind: str, stored: bool, width: int, rows: int) -> float:
 def row(kind: str, stored: bool, width: int, rows: int, inherited: float = 0.0) -> float:
     """Limit on the rms z of one row of ``width`` elements: ``R² <= 1 + λr sqrt(κ/n) + λr² f_c``, at least the measured one.
 
+    A row of few sums also holds one that lies as far out as the tail of sums reaches, ``R² <= 1 + λe(nN)²/n``: a gate of one value per
+    row is not judged more strictly as a row than as an element.
+
     ``inherited``: share of the variance that came with inputs which were not recorded, common to the row in part.
     """
     f32, coarse, common, _ = ROWS[kind]
-    spread = gaussian(rows)
-    formula = 1 + spread * math.sqrt((0.8 if stored else 8.0) / max(width, 1)) + (0.0 if stored else spread**2 * common)
+    n, spread = max(width, 1), gaussian(rows)
+    formula = 1 + spread * math.sqrt((0.8 if stored else 8.0) / n) + (0.0 if stored else spread**2 * common)
+    if kind in SUMS:
+        formula = max(formula, 1 + exponential(rows * n) ** 2 / n)
     least = max(coarse if stored else f32, math.sqrt(formula))
     return math.sqrt(least**2 + spread**2 * INHERITED * inherited)
