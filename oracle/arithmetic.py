@@ -32,8 +32,10 @@ class Arithmetic:
     (else it is an upper bound). ``attention_order``: that of attention's sums over dimensions and over cells, where it is another one.
     ``fma``: products are not rounded. ``norm_sum``: order of a norm's sum of squares.
     ``angles``: how rope angles are formed. ``truncate``: stores cut instead of rounding to nearest. ``probabilities``: dtype that the
-    normalised attention probabilities are rounded to before they meet the values. ``state``: dtype that a recurrent state is kept in
-    between the calls of a forward, which read and write it in f32 otherwise; with ``-rows``, from each row of a call to the next.
+    normalised attention probabilities are rounded to before they meet the values; ``scores``: that of the scores, before and after
+    their scale. ``state``: dtype that a recurrent state is kept in between the calls of a forward, which read and write it in f32
+    otherwise; with ``-rows``, from each row of a call to the next. ``inner``: stage pattern -> dtype of what is written between the
+    steps of one operation (`oracle.eager`). ``delta``: how a delta rule goes over its rows, ``recurrent`` one by one or ``chunked:n``.
     """
 
     name: str = "f32"
@@ -48,20 +50,32 @@ class Arithmetic:
     truncate: bool = False
     probabilities: str = "f32"
     state: str = "f32"
+    scores: str = "f32"
+    inner: Table = ()
+    delta: str = "recurrent"
 
     def __post_init__(self) -> None:
         for order in (self.order, self.norm_sum, self.attention_order or self.order):
             summation.parse(order)
         if self.angles not in ANGLES:
             raise DeclarationError(f"arithmetic angles={self.angles!r}: expected one of {', '.join(ANGLES)}")
-        if self.probabilities not in PROBABILITIES:
-            raise DeclarationError(f"arithmetic probabilities={self.probabilities!r}: expected one of {', '.join(PROBABILITIES)}")
+        for key, dtype in (("probabilities", self.probabilities), ("scores", self.scores)):
+            if dtype not in PROBABILITIES:
+                raise DeclarationError(f"arithmetic {key}={dtype!r}: expected one of {', '.join(PROBABILITIES)}")
         if self.state not in STATES:
             raise DeclarationError(f"arithmetic state={self.state!r}: expected one of {', '.join(STATES)}")
-        for table, known in ((self.store, tuple(FORMATS)), (self.use, POLICIES)):
+        if self.delta != "recurrent" and not self.chunk:
+            raise DeclarationError(f"arithmetic delta={self.delta!r}: expected recurrent or chunked:n with n from 1 to 4096")
+        for table, known in ((self.store, tuple(FORMATS)), (self.use, POLICIES), (self.inner, PROBABILITIES)):
             for pattern, value in table:
                 if value not in known:
                     raise DeclarationError(f"arithmetic {pattern}={value!r}: expected one of {', '.join(known)}")
+
+    @property
+    def chunk(self) -> int:
+        """Rows of a chunk of the delta rule; 0 where it goes one by one."""
+        kind, _, rows = self.delta.partition(":")
+        return int(rows) if kind == "chunked" and rows.isdecimal() and 0 < int(rows) <= 4096 else 0
 
     @property
     def w3(self) -> float:
@@ -76,6 +90,10 @@ class Arithmetic:
         """``y`` as stage ``path`` would hold it if it were computed exactly: one rounding (or cut) to its store."""
         store = self.stored(path)
         return store.truncate(y) if self.truncate and store.p < F32.p else store.round(y)
+
+    def holds(self, path: str) -> str:
+        """Dtype of what the engine writes between the steps of stage ``path``."""
+        return _first(self.inner, path, "f32")
 
     def used(self, path: str) -> str:
         """Policy that stage ``path`` applies to its first input."""
@@ -125,6 +143,17 @@ PRESETS = {
         "metal-f32", order="lanes:32x4", attention_order="blocked:32", norm_sum="lanes:256", fma=True, declared=True
     ),
     "cpu": Arithmetic("cpu", order="blocked:256", norm_sum="f64", fma=True, declared=True),
+    "transformers-f32": Arithmetic("transformers-f32", fma=True, angles="f32-pow", delta="chunked:64"),
+    "transformers-bf16": Arithmetic(
+        "transformers-bf16",
+        store=(("*", "bf16"),),
+        inner=(("*", "bf16"),),
+        fma=True,
+        angles="f32-pow",
+        probabilities="bf16",
+        scores="bf16",
+        delta="chunked:64",
+    ),
     "bf16": Arithmetic("bf16", store=(("*", "bf16"),)),
     "f16": Arithmetic("f16", store=(("*", "f16"),)),
     "llama.cpp-cpu": _llama_cpp("llama.cpp-cpu", "ggml"),
@@ -133,7 +162,7 @@ PRESETS = {
 
 
 def named(text: str) -> Arithmetic:
-    """The arithmetic of ``--arithmetic NAME[,key=value…]``. Keys: the fields above, ``store`` and ``use`` as ``dtype`` or
+    """The arithmetic of ``--arithmetic NAME[,key=value…]``. Keys: the fields above, ``store``, ``use`` and ``inner`` as ``dtype`` or
     ``pattern:dtype+pattern:dtype``. `DeclarationError` names what does not fit.
     """
     name, *pairs = [part.strip() for part in text.split(",")]
@@ -152,7 +181,7 @@ def _changed(base: Arithmetic, pair: str) -> Arithmetic:
     if not eq or key not in known:
         raise DeclarationError(f"arithmetic option {pair!r}: expected key=value with one of {', '.join(sorted(known))}")
     change: dict[str, Any] = {key: value}
-    if key in ("store", "use"):
+    if key in ("store", "use", "inner"):
         change = {key: tuple(_entry(e) for e in value.split("+"))}
     elif key in ("declared", "fma", "truncate"):
         if value not in ("0", "1", "true", "false"):

@@ -25,6 +25,17 @@ class Kit:
     def cast(self, x: Any) -> Values:
         return np.asarray(x, self.dtype)
 
+    def held(self, x: Values, ulps: Any = 1.0) -> Values:
+        """A value between two steps of one operation. An engine that runs the steps as operations of their own writes it to memory, in
+        its storage format (`oracle.eager`); here it stays as it is. ``ulps``: standard deviation of what such an engine has there, in
+        float32 units of ``x``, a number or like ``x``; 0 where float32 holds it exactly.
+        """
+        return x
+
+    def held_sum(self, x: Values) -> Values:
+        """Sum along the last axis; an engine of single operations writes every partial sum."""
+        return self.sum(x)
+
     def vector(self, w: Weight) -> Values:
         """A small weight (norm, bias) as an array in its logical shape."""
         return self.cast(w.array())
@@ -63,11 +74,14 @@ class Kit:
             total = total + x[..., i, None] * w[:, i]
         return np.asarray(total)
 
-    def inner(self, x: Values, y: Values) -> Values:
-        """``Σ x y`` along the last axis, broadcast over the others, in the kit's order: products are rounded unless the sum is double."""
+    def inner(self, x: Values, y: Values, held: bool = False) -> Values:
+        """``Σ x y`` along the last axis, broadcast over the others, in the kit's order: products are rounded unless the sum is double.
+
+        ``held``: an engine of single operations writes the products.
+        """
         if summation.parse(self.order)[0] == "f64":
             return np.asarray((x.astype(np.float64) * y).sum(-1).astype(self.dtype))
-        return self.sum(x * y)
+        return self.sum(self.held(x * y, ulps=0) if held else x * y)
 
     def sum(self, x: Values, order: str | None = None) -> Values:
         """Sum along the last axis in the kit's order."""

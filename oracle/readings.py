@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from oracle import policies
+from oracle import eager, policies
 from oracle.arithmetic import Arithmetic, DeclarationError
 from oracle.block_dot import BlockDot, narrowed, seen
 from oracle.floats import F32
@@ -83,6 +83,8 @@ def consumed(A: Arithmetic, stage: Stage) -> Stage:
     """The stage with its inputs rounded as the arithmetic says its consumer does; a consumed stage stays as it is."""
     if stage.op.kind == "attention" and A.probabilities != "f32":
         stage = replace(stage, params=stage.params | {"probabilities": A.probabilities})
+    if stage.op.name == "attention" and A.scores != "f32":
+        stage = replace(stage, params=stage.params | {"scores": A.scores})
     if stage.op.name == "delta_state" and A.state != "f32":
         between, rows = A.kept()
         more = {} if rows is None else {"rows": rows}
@@ -121,8 +123,11 @@ class Noise:
     def judged(self, stage: Stage) -> tuple[Stage, Tensor, Variance]:
         """The consumed stage, its value with errors, and the variance split the value came from."""
         stage = consumed(self.arithmetic, stage)
-        y = stage.op.formula(EXACT, *values(stage.args), **stage.params)
+        held = self.arithmetic.holds(stage.path)
+        y = stage.op.formula(eager.kit(held, EXACT), *values(stage.args), **stage.params)
         v = stage.op.noise(self.arithmetic, y, *stage.args, **stage.params)
+        if held != "f32":
+            v = v._replace(own=np.asarray(v.own) + eager.variance(stage, y, held, EXACT))
         acc = v.own if stage.op.kind in ("linear", "attention") else 0.0
         var: Array | float = 0.0 if is_zero(v.inherited) and is_zero(v.own) else np.asarray(v.inherited) + np.asarray(v.own)
         made = Tensor(y, stage.op.axes(*stage.args, **stage.params), var, acc, _half(self.arithmetic, stage, y, v), self._coarse(stage))
@@ -209,7 +214,8 @@ class Sampled:
 
     def apply(self, stage: Stage) -> Tensor:
         stage = stage if self.arithmetic is None else consumed(self.arithmetic, stage)
-        y = stage.op.formula(EXACT, *values(stage.args), **stage.params)
+        kit = EXACT if self.arithmetic is None else eager.kit(self.arithmetic.holds(stage.path), EXACT)
+        y = stage.op.formula(kit, *values(stage.args), **stage.params)
         own = None if stage.op.kind == "choice" else self.own.get(stage.key)
         if own is not None:
             y = y + np.asarray(own.independent) * self.rng.standard_normal(y.shape)
@@ -239,7 +245,7 @@ class Rounded:
     def computed(self, stage: Stage) -> Tensor:
         """The stage's value before it is stored."""
         stage = consumed(self.arithmetic, stage)
-        kit = self.attention if stage.op.kind == "attention" else self.kit
+        kit = eager.kit(self.arithmetic.holds(stage.path), self.attention if stage.op.kind == "attention" else self.kit)
         y = stage.op.formula(kit, *values(stage.args), **stage.params)
         return Tensor(y, stage.op.axes(*stage.args, **stage.params))
 

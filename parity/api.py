@@ -48,7 +48,7 @@ def assert_parity(
         report = run_callable(case, candidate, arithmetics.named(arithmetic or "f32"), mode=mode)
     else:
         parsed = candidates.parse(candidate, entry)
-        report = run_candidate(case, parsed, candidates.declared(parsed, arithmetic), mode=mode)
+        report = run_candidate(case, parsed, candidates.declared(parsed, arithmetic, case), mode=mode)
     if report.verdict != "parity":
         raise AssertionError("\n" + render.text(report))
     return report

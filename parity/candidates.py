@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 LIBRARIES = {"cpu": "cpu", "cuda": "cuda-f32", "cuda-emu": "cuda-f32", "metal": "metal-f32", "metal-emu": "metal-f32"}
 """The project's own libraries, and the arithmetic each declares."""
-NUMPY = tuple(name for name in arithmetics.PRESETS if name not in LIBRARIES.values())
+NUMPY = tuple(name for name in arithmetics.PRESETS if name not in (*LIBRARIES.values(), *ADAPTERS))
 ENTRIES = ("auto", "op", "fused")
 
 
@@ -75,14 +75,14 @@ def _schedule(text: str | None) -> str | None:
     return text
 
 
-def declared(candidate: Candidate, text: str | None) -> Arithmetic:
-    """The arithmetic to judge by: ``--arithmetic``, else what the candidate is known to do."""
+def declared(candidate: Candidate, text: str | None, case: Case | None = None) -> Arithmetic:
+    """The arithmetic to judge by: ``--arithmetic``, else what the candidate is known to do (an adapter: on ``case``)."""
     if text is not None:
         return arithmetics.named(text)
     if candidate.kind == "numpy" and candidate.spec in NUMPY:
         return arithmetics.named(candidate.spec)
     if candidate.kind == "adapter":
-        return arithmetics.named(ADAPTERS[candidate.spec].arithmetic)
+        return arithmetics.named(ADAPTERS[candidate.spec].declared(case))
     return arithmetics.named(LIBRARIES.get(candidate.spec, "f32"))
 
 

@@ -42,7 +42,7 @@ def run_case(entry: Entry, candidate: str, out: Path) -> dict[str, Any]:
     """One case with the candidate in the place of the suite's own: its verdict, and where it ran."""
     case = entry.make(out / "models" / entry.key)
     parsed = parse(candidate, entry.entry)
-    report = run_candidate(case, parsed, declared(parsed, None), keep=out / entry.key)
+    report = run_candidate(case, parsed, declared(parsed, None, case), keep=out / entry.key)
     (out / entry.key / "report.json").write_text(json.dumps(report.to_json()))
     return {"case": entry.key, "what": entry.title, "verdict": report.verdict, "where": report.candidate.get("where", "?")}
 

@@ -44,7 +44,7 @@ def run_candidate(
     seconds, ``memory``: bytes it may take. What it does to its process are findings of the report; what it had recorded is compared
     all the same. ``repeat``: runs in all, compared bit for bit with the first."""
     folder = keep or Path(tempfile.mkdtemp(prefix="parity-"))
-    judged_by = arithmetic or candidates.declared(candidate, None)
+    judged_by = arithmetic or candidates.declared(candidate, None, case)
     try:
         case_folder = case.save(folder / "case")
         if progress:

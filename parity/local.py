@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from oracle import eager
 from oracle.arithmetic import Arithmetic
 from oracle.floats import F32, FORMATS
+from oracle.kit import EXACT
 from oracle.readings import Reading, Stage, consumed
 from oracle.tensor import Array, Tensor
 from parity import information
@@ -215,6 +217,8 @@ class Local:
             return False
         where = tuple(np.array([i]) for i in at)
         bound = float(stage.op.bound(self.arithmetic, y.data, where, *stage.args, **stage.params)[0])
+        held = self.arithmetic.holds(stage.path)
+        bound += sum(float(abs(move[at])) for move in eager.moves(stage, y.data, held, EXACT, every=True))
         half = np.broadcast_to(np.asarray(y.half), y.data.shape)[at]
         return bool(abs(c[at] - y.data[at]) > bound + half)
 

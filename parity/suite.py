@@ -178,7 +178,7 @@ def _one(entry: Entry, out: Path) -> tuple[Report | None, str, float]:
     try:
         case = entry.make(out / "models" / entry.key)
         candidate = parse(entry.candidate, entry.entry, schedule=entry.schedule)
-        report = run_candidate(case, candidate, declared(candidate, None), fault=entry.fault, keep=folder, certify=True)
+        report = run_candidate(case, candidate, declared(candidate, None, case), fault=entry.fault, keep=folder, certify=True)
     except Exception as e:
         explain(e)
         return None, str(e), time.perf_counter() - began

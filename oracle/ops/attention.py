@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from oracle import summation
 from oracle.arithmetic import Arithmetic
 from oracle.floats import FORMATS
-from oracle.kit import Kit, Values
+from oracle.kit import EXACT, Kit, Values
 from oracle.ops.base import Array, Operation, Tensor, Variance, Where, axes_of_first, gamma, is_zero, shape_of_first
 from oracle.recipes import Visible
 
@@ -29,18 +29,29 @@ def group(q: NDArray[Any], k: NDArray[Any]) -> int:
     return int(q.shape[1] // k.shape[1])
 
 
-def formula(F: Kit, q: Values, k: Values, v: Values, *, visible: Visible, scale: float, probabilities: str = "f32") -> Values:
+def scored(F: Kit, q: Values, k: Values, scale: float, store: str) -> Values:
+    """Scores of one head, q [row, dim] and k [cell, dim] -> [row, cell]; ``store``: what they are rounded to before and after the scale."""
+    products = F.dot(q, k)
+    if store == "f32":
+        return np.asarray(products * F.dtype.type(scale))
+    held = FORMATS[store].round
+    return F.cast(held(F.cast(held(products)) * F.dtype.type(scale)))
+
+
+def formula(
+    F: Kit, q: Values, k: Values, v: Values, *, visible: Visible, scale: float, probabilities: str = "f32", scores: str = "f32"
+) -> Values:
     """q [row, head, dim], k and v [cell, kv head, dim] -> [row, head, dim].
 
-    ``probabilities``: bf16 or f16 where the normalised probabilities are rounded to it before they meet the values.
+    ``probabilities``: bf16 or f16 where the normalised probabilities are rounded to it before they meet the values; ``scores``: where
+    the scores are, before and after their scale.
     """
     out = np.zeros(q.shape, F.dtype)
     seen, g = visible.matrix(), group(q, k)
     rows = seen.any(1)
     for h in range(q.shape[1]):
-        scores = F.dot(q[rows, h], k[:, h // g]) * F.dtype.type(scale)
-        scores = np.where(seen[rows], scores, F.dtype.type(-np.inf))
-        e = np.exp(scores - scores.max(-1, keepdims=True))
+        s = np.where(seen[rows], scored(F, q[rows, h], k[:, h // g], scale, scores), F.dtype.type(-np.inf))
+        e = np.exp(s - s.max(-1, keepdims=True))
         out[rows, h] = averaged(F, e, F.sum(e)[:, None], v[:, h // g], probabilities)
     return out
 
@@ -79,13 +90,15 @@ def vanishing(p: Array, v: Array) -> Array:
     return np.asarray((small @ np.abs(v) if small.any() else 0.0) + _TINY * np.sqrt(p.shape[-1] + 2.0) * seen)
 
 
-def heads_of(y: Array, q: Tensor, k: Tensor, v: Tensor, visible: Visible, scale: float, sinks: Array | None = None) -> list[Head]:
+def heads_of(
+    y: Array, q: Tensor, k: Tensor, v: Tensor, visible: Visible, scale: float, sinks: Array | None = None, scores: str = "f32"
+) -> list[Head]:
     """Every query head's softmax; with ``sinks [head]`` each sum has one more term, the exponential of the head's own score."""
     seen, g = visible.matrix(), group(q.data, k.data)
     heads = []
     for h in range(q.data.shape[1]):
         qh, kh, vh = q.data[:, h], k.data[:, h // g], v.data[:, h // g]
-        raw = qh @ kh.T * scale
+        raw = scored(EXACT, qh, kh, scale, scores)
         masked = np.where(seen, raw, -np.inf)
         top = np.max(masked, -1, keepdims=True, initial=-np.inf if sinks is None else sinks[h])
         shifted = np.where(seen, raw - np.where(np.isfinite(top), top, 0), 0.0)
@@ -117,9 +130,19 @@ def _grouped_square(p: Array, groups: NDArray[np.intp] | None) -> Array:
 
 
 def noise(
-    A: Arithmetic, y: Array, q: Tensor, k: Tensor, v: Tensor, *, visible: Visible, scale: float, probabilities: str = "f32"
+    A: Arithmetic,
+    y: Array,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    visible: Visible,
+    scale: float,
+    probabilities: str = "f32",
+    scores: str = "f32",
 ) -> Variance:
-    return noise_of(A, y, heads_of(y, q, k, v, visible, scale), q, k, v, visible=visible, scale=scale, probabilities=probabilities)
+    heads = heads_of(y, q, k, v, visible, scale, scores=scores)
+    return noise_of(A, y, heads, q, k, v, visible=visible, scale=scale, probabilities=probabilities, scores=scores)
 
 
 def noise_of(
@@ -133,6 +156,7 @@ def noise_of(
     visible: Visible,
     scale: float,
     probabilities: str = "f32",
+    scores: str = "f32",
 ) -> Variance:
     """The rule, given every head's softmax."""
     n = visible.matrix().sum(1)[:, None].astype(float)
@@ -146,10 +170,13 @@ def noise_of(
     for h, head in enumerate(heads):
         score_own = A.w3 * (a_d * head.s**2 + b_d * scale**2 * (head.q**2 @ (head.k**2).T) + (0 if power_of_two else head.s**2))
         score_own = score_own + A.w3 * (head.shifted**2 + 4 * EXP_ULPS**2)
+        moved = _held_scores(A, head, scale, scores, noisy_q or noisy_k)
         if probabilities == "f32":
             own[:, h] = _through_softmax(head.p**2 * score_own, head)
         else:
             own[:, h] = _flip_variance(probabilities, head.p, score_own + A.w3 * (n / 3 + 4 + head.more)) @ np.square(head.v)
+        if scores != "f32":
+            own[:, h] += _through_softmax(head.p**2 * moved, head)
         weighted = np.square(head.p) @ np.square(head.v)
         own[:, h] += A.w3 * (a_c * head.o**2 + b_c * weighted + head.o**2)
         common[:, h] = head.o**2 * A.w3 * (n / 3 + 2 + head.more) if probabilities == "f32" else 0.0
@@ -164,6 +191,20 @@ def noise_of(
         if probabilities != "f32" and (noisy_q or noisy_k):
             inherited[:, h] += np.where(head.p > 0, np.square(FORMATS[probabilities].ulp(head.p)), 0.0) @ np.square(head.v) / 6
     return Variance(inherited if noisy_q or noisy_k or noisy_v else 0.0, own, common)
+
+
+def _held_scores(A: Arithmetic, head: Head, scale: float, store: str, noisy: bool) -> Array | float:
+    """Variance of the scores [row, cell] by their own rounding to ``store``, before and after the scale: the flips that float32 leaves
+    open; where queries or keys carry errors, two roundings of different scores each."""
+    if store == "f32":
+        return 0.0
+    products = head.q @ head.k.T
+    if noisy:
+        return (np.square(scale * FORMATS[store].ulp(products)) + np.square(FORMATS[store].ulp(products * scale))) / 6
+    a, b = A.energy(head.q.shape[1], "attention")
+    relative = A.w3 * (a + b * (head.q**2 @ (head.k**2).T) / np.maximum(np.square(products), 2.0**-200))
+    scaled = FORMATS[store].round(products) * scale
+    return scale**2 * _flip_variance(store, np.abs(products), relative) + _flip_variance(store, np.abs(scaled), np.full_like(scaled, A.w3))
 
 
 def _flip_variance(store: str, p: Array, relative: Array) -> Array:
@@ -198,12 +239,16 @@ def bound(
     visible: Visible,
     scale: float,
     probabilities: str = "f32",
+    scores: str = "f32",
 ) -> Array:
-    """T_det of 5.7.9 at the suspects, for any order and either softmax (two-pass or online); a stored probability may be one step off."""
-    return bound_of(where, heads_of(y, q, k, v, visible, scale), visible, scale, probabilities)
+    """T_det of 5.7.9 at the suspects, for any order and either softmax (two-pass or online); a stored score or probability may be one
+    step off."""
+    return bound_of(where, heads_of(y, q, k, v, visible, scale, scores=scores), visible, scale, probabilities, scores)
 
 
-def bound_of(where: Where, heads: list[Head], visible: Visible, scale: float, probabilities: str = "f32") -> Array:
+def bound_of(
+    where: Where, heads: list[Head], visible: Visible, scale: float, probabilities: str = "f32", scores: str = "f32"
+) -> Array:
     """The bound, given every head's softmax."""
     u, seen = 2.0**-24, visible.matrix()
     out = np.empty(len(where[0]))
@@ -213,6 +258,8 @@ def bound_of(where: Where, heads: list[Head], visible: Visible, scale: float, pr
         dim, passes = head.q.shape[1], np.log(max(n, 1)) + 1
         error = scale * gamma(dim + 1) * (np.abs(head.k[see]) @ np.abs(head.q[row])) + u * np.abs(head.s[row, see])
         error = error + 2 * u * np.abs(head.shifted[row, see]) + 6 * u
+        if scores != "f32":
+            error = error + 2 * FORMATS[scores].ulp(head.s[row, see])
         e = np.expm1(error)
         reach = e.max(initial=0.0)
         if reach >= 1:
@@ -221,8 +268,8 @@ def bound_of(where: Where, heads: list[Head], visible: Visible, scale: float, pr
         p, o = head.p[row, see], head.o[row, d]
         values = head.v[see, d]
         chain = gamma(n + 2 * passes + 2)
-        scores = (p * e * np.abs(values - o)).sum() / (1 - reach)
-        out[i] = scores + (chain * (p * np.abs(values)).sum() + (chain + 2 * u) * abs(o)) * (1 + reach)
+        by_scores = (p * e * np.abs(values - o)).sum() / (1 - reach)
+        out[i] = by_scores + (chain * (p * np.abs(values)).sum() + (chain + 2 * u) * abs(o)) * (1 + reach)
         if probabilities != "f32":
             out[i] += FORMATS[probabilities].ulp(p) @ np.abs(values)
         out[i] += np.where(p < _VANISHING, p, 0.0) @ np.abs(values) + _TINY * (n + 2)
@@ -241,9 +288,16 @@ def rejudge(
     visible: Visible,
     scale: float,
     probabilities: str = "f32",
+    scores: str = "f32",
 ) -> Array:
     """Own variance at the suspects from the exact partial sums of the scores, the normaliser and the weighted sum."""
-    return rejudge_of(A, order, where, heads_of(y, q, k, v, visible, scale), visible, scale, probabilities)
+    heads = heads_of(y, q, k, v, visible, scale, scores=scores)
+    out = rejudge_of(A, order, where, heads, visible, scale, probabilities)
+    if scores != "f32":
+        rows, at, dims = where
+        moved = {h: _through_softmax(heads[h].p**2 * _held_scores(A, heads[h], scale, scores, False), heads[h]) for h in set(at.tolist())}
+        out += [float(moved[h][r, d]) for r, h, d in zip(rows, at, dims, strict=True)]
+    return out
 
 
 def rejudge_of(

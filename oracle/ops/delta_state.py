@@ -56,7 +56,8 @@ def noise(
 ) -> Variance:
     """Two recursions over the rows, both linear in the variance: the own roundings, and what comes with the inputs.
 
-    A third one, ``pull``, is how the state answers to the relative error that equal decays have in common.
+    A third one, ``pull``, is how the state answers to the relative error that equal decays have in common. A chunked rule forms a decay
+    over several rows from the difference of two sums of logarithms since the chunk's beginning, each rounded once.
     """
     noisy = not all(is_zero(t.total) for t in (start, k, v, decay, beta))
     own, inherited = np.zeros(start.data.shape), np.array(start.variance())
@@ -66,13 +67,17 @@ def noise(
     keys, key_noise = widened(k.data, heads), widened(k.variance(), heads)
     before, same = start.data, repeated(decay.data)
     pull = np.zeros(start.data.shape) if same.any() else None
+    logs = np.zeros((heads, 1, 1))
     for t in range(len(y)):
         g, rate, key = decay.data[t, :, None, None], beta.data[t, :, None], keys[t]
+        logs = (logs if A.chunk and t % A.chunk else 0.0) + g
         faded, k2 = before * np.exp(g), np.square(key)
         memory = np.einsum("hkd,hk->hd", faded, key)
         gap = v.data[t] - memory
         d = rate * gap
         alone = 2 + np.square(g) if pull is None else 1 + (1 + np.square(g)) * ~same[t, :, None, None]
+        if A.chunk:
+            alone = alone + 2 * np.square(logs)
         own = np.exp(2 * g) * own + A.w3 * np.square(faded) * alone
         sums = A.w3 * (a * np.square(memory) + b * np.einsum("hkd,hk->hd", np.square(faded), k2))
         step = np.square(rate) * (sums + A.w3 * np.square(gap)) + A.w3 * np.square(d)

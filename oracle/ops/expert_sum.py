@@ -23,7 +23,7 @@ def shape(y: Tensor, weights: Tensor) -> tuple[int, ...]:
 
 def formula(F: Kit, y: Values, weights: Values) -> Values:
     """y [row, rank, dim], weights [row, rank] -> [row, dim]."""
-    return F.sum(np.moveaxis(F.cast(weights)[..., None] * F.cast(y), 1, -1))
+    return F.held_sum(F.held(np.moveaxis(F.cast(weights)[..., None] * F.cast(y), 1, -1), ulps=0))
 
 
 def noise(A: Arithmetic, out: Array, y: Tensor, weights: Tensor) -> Variance:

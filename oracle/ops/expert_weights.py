@@ -34,7 +34,7 @@ def formula(F: Kit, scores: Values, selected: Values, *, normalise: bool = True,
     s = _gathered(F.cast(scores), selected)
     if normalise:
         s = s / F.sum(s)[..., None]
-    return np.asarray(s if scale == 1.0 else s * F.dtype.type(scale))
+    return np.asarray(s if scale == 1.0 else F.held(s, ulps=3) * F.dtype.type(scale))
 
 
 def noise(A: Arithmetic, y: Array, scores: Tensor, selected: Tensor, *, normalise: bool = True, scale: float = 1.0) -> Variance:

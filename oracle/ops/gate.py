@@ -33,8 +33,8 @@ def formula(F: Kit, x: Values, g: Values, *, kind: str) -> Values:
     one = F.dtype.type(1)
     with np.errstate(over="ignore"):
         if kind == "sigmoid":
-            return np.asarray(F.cast(x) * (one / (one + np.exp(-z))))
-    return np.asarray(F.cast(x) * (np.maximum(z, 0) + np.log1p(np.exp(-np.abs(z)))))
+            return np.asarray(F.cast(x) * F.held(one / (one + np.exp(-z)), ulps=3))
+    return np.asarray(F.cast(x) * F.held(np.maximum(z, 0) + np.log1p(np.exp(-np.abs(z))), ulps=3))
 
 
 def noise(A: Arithmetic, y: Array, x: Tensor, g: Tensor, *, kind: str) -> Variance:

@@ -38,7 +38,8 @@ def formula(F: Kit, x: Values, g: Values, *, streams: int) -> Values:
     """x and g [row, stream * dim] -> [row, dim]."""
     one = F.dtype.type(1)
     with np.errstate(over="ignore"):
-        gated = by_stream(F.cast(x), streams) * (one / (one + np.exp(-by_stream(F.cast(g), streams))))
+        gates = F.held(one / (one + np.exp(-by_stream(F.cast(g), streams))), ulps=3)
+    gated = F.held(by_stream(F.cast(x), streams) * gates, ulps=0)
     return np.asarray(F.sum(np.moveaxis(gated, 1, -1)) / F.dtype.type(streams))
 
 

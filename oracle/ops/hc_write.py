@@ -17,7 +17,7 @@ from oracle.ops.hc_read import by_stream
 
 def formula(F: Kit, x: Values, y: Values, inject: Values) -> Values:
     """x [row, stream * dim], y [row, dim], inject [row, stream] -> like x."""
-    written = by_stream(F.cast(x), inject.shape[1]) + F.cast(inject)[:, :, None] * F.cast(y)[:, None]
+    written = by_stream(F.cast(x), inject.shape[1]) + F.held(F.cast(inject)[:, :, None] * F.cast(y)[:, None], ulps=0)
     return np.asarray(written.reshape(x.shape))
 
 

@@ -36,7 +36,9 @@ def _both(key: NDArray[Any], query: NDArray[Any], streams: int) -> tuple[NDArray
 def formula(F: Kit, key: Values, query: Values, *, streams: int) -> Values:
     """key and query [row, stream * dim] -> [row, stream]."""
     k, q = _both(F.cast(key), F.cast(query), streams)
-    d = F.inner(k, q) / F.dtype.type(np.sqrt(k.shape[-1]))
+    total = F.inner(k, q, held=True)
+    cancelled = np.sqrt(np.square(k * q).sum(-1)) / np.maximum(np.abs(total), 2.0**-60)
+    d = F.held(F.held(total, ulps=2 + 2 * cancelled) / F.dtype.type(np.sqrt(k.shape[-1])))
     return np.asarray(np.sign(d) * np.sqrt(np.maximum(np.abs(d), F.dtype.type(FLOOR))))
 
 

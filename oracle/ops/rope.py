@@ -42,9 +42,12 @@ def formula(F: Kit, x: Values, pos: Any, recipe: Rope) -> Values:
     """x [row, head, dim], pos int64 [row] or [row, head] -> like x. The angle is formed in double, its cosine cast to F."""
     x = F.cast(x)
     t = angles(pos, recipe)
-    c, s = F.cast(np.cos(t) * recipe.attention_factor), F.cast(np.sin(t) * recipe.attention_factor)
+    c, s = np.cos(t) * recipe.attention_factor, np.sin(t) * recipe.attention_factor
+    # A float32 angle is off by an ulp or two of itself, which a small cosine or sine has as many more of.
+    c, s = (F.held(F.cast(x), ulps=2 + 2 * np.abs(t * other) / np.maximum(np.abs(x), 2.0**-60)) for x, other in ((c, s), (s, c)))
     a, b = halves(x, recipe)
-    return join(a * c - b * s, b * c + a * s, x[..., recipe.dim :], recipe)
+    first, second = F.held(a * c, ulps=0) - F.held(b * s, ulps=0), F.held(b * c, ulps=0) + F.held(a * s, ulps=0)
+    return join(first, second, x[..., recipe.dim :], recipe)
 
 
 def _sigma(A: Arithmetic, t: Array, recipe: Rope) -> Array | float:

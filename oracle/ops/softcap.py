@@ -16,7 +16,7 @@ def formula(F: Kit, x: Values, *, scale: float, cap: float | None) -> Values:
     if cap is None:
         return y
     c = F.dtype.type(cap)
-    return np.asarray(c * np.tanh(y / c))
+    return np.asarray(c * F.held(np.tanh(F.held(F.held(y) / c)), ulps=3))
 
 
 def noise(A: Arithmetic, y: Array, x: Tensor, *, scale: float, cap: float | None) -> Variance:

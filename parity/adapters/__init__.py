@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module, metadata, util
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Adapter:
-    """``module`` has ``run(case, out, threads, mapping)``; ``package`` is what it imports, ``distribution`` what pip calls it.
+    """``module`` has ``run(case, out, threads, mapping, **options)``; ``package`` is what it imports, ``distribution`` what pip calls it.
 
-    ``arithmetic``: the preset that the engine is judged under where none is named. ``about``: one line for a person.
+    ``arithmetic``: what the engine is judged under where nothing is named; ``module.arithmetic(case, **options)``, where there is one, says
+    it for a case. ``about``: one line for a person. ``options``: further arguments of ``run``.
     """
 
     name: str
@@ -27,6 +28,12 @@ class Adapter:
     extra: str
     arithmetic: str
     about: str
+    options: dict[str, str] = field(default_factory=dict)
+
+    def declared(self, case: Case | None) -> str:
+        """The arithmetic to judge the engine by on ``case`` (None: whatever it is)."""
+        own: Any = getattr(import_module(self.module), "arithmetic", None) if case is not None else None
+        return self.arithmetic if own is None else str(own(case, **self.options))
 
     def missing(self) -> str | None:
         """Why the adapter cannot run here and what to do, or None."""
@@ -47,7 +54,7 @@ class Adapter:
         if reason is not None:
             raise UsageError(f"candidate {self.name}: {reason}")
         module: Any = import_module(self.module)
-        module.run(case, out, threads, mapping)
+        module.run(case, out, threads, mapping, **self.options)
 
 
 ADAPTERS = {
@@ -68,8 +75,18 @@ ADAPTERS = {
             "transformers",
             "transformers",
             "peers",
-            "f32,fma=1,angles=f32-pow",
+            "transformers-f32",
             "it brings PyTorch",
+        ),
+        Adapter(
+            "transformers-bf16",
+            "parity.adapters.transformers",
+            "transformers",
+            "transformers",
+            "peers",
+            "transformers-bf16",
+            "it brings PyTorch",
+            {"dtype": "bf16"},
         ),
     )
 }

@@ -1,16 +1,18 @@
-"""What a PyTorch module computes, seen by forward hooks: outputs, inputs, and what eager attention is given. Needs torch.
+"""What a PyTorch module computes, seen by forward hooks: outputs, inputs, and what functions of its modelling file are given. Needs torch.
 
-Names: ``PATH`` a module's (first) output, ``PATH#2`` of its second call in a step, ``PATH:in`` its first input; of a module that calls the
-modelling file's ``eager_attention_forward``: ``PATH:query``, ``PATH:keys``, ``PATH:values`` (all cells), ``PATH:own_keys`` (the new rows)
-and ``PATH:attn``; ``logits`` of the whole model.
+Names: ``PATH`` a module's (first) output, ``PATH:1`` the second of a tuple, ``PATH#2`` of its second call in a step, ``PATH:in`` its first
+input. Of a module that calls them: the arguments of functions that `FUNCTIONS` lists, as ``PATH:PART``; ``PATH:attn`` and
+``PATH:own_keys`` (the new rows) of eager attention; of a module that holds its experts' matrices as one tensor (`parity.adapters.experts`)
+``PATH:gate_up``, ``PATH:act`` and ``PATH:down`` by row and rank. ``logits`` of the whole model.
 """
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -18,36 +20,54 @@ from unittest import mock
 import numpy as np
 from numpy.typing import NDArray
 
+from parity.adapters.experts import Experts
+
 Take = Callable[[str, str, NDArray[Any]], None]
+
+#: Functions of Transformers' modelling files -> argument -> the part it is called.
+FUNCTIONS = {
+    "eager_attention_forward": {"query": "query", "key": "keys", "value": "values"},
+    "apply_rotary_pos_emb": {"q": "unrotated_query", "k": "unrotated_key"},
+    "torch_chunk_gated_delta_rule": {n: f"delta_{n}" for n in ("query", "key", "value", "g", "beta")},
+    "torch_recurrent_gated_delta_rule": {n: f"delta_{n}" for n in ("query", "key", "value", "g", "beta")},
+}
+ATTENTION = "eager_attention_forward"
 
 
 class Hooks:
-    """Calls ``take(name, dtype, values)`` for all that is computed within ``watching``. dtype: the dump's name; bf16 as uint16 words."""
+    """Calls ``take(name, dtype, values)`` for all that is computed within ``watching``. dtype: the dump's name; bf16 as uint16 words,
+    truth values as i32."""
 
     def __init__(self, model: Any, take: Take) -> None:
         self.model, self.take = model, take
         self.paths = {id(module): name for name, module in model.named_modules()}
         self.calls: Counter[str] = Counter()
+        self.inside: list[str] = []
 
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Within the block every forward of the model is one step."""
         self.calls.clear()
-        handles = [m.register_forward_hook(self._seen) for m in self.model.modules()]
+        self.inside.clear()
+        handles = [m.register_forward_hook(self._left) for m in self.model.modules()]
+        handles += [m.register_forward_pre_hook(self._entered) for m in self.model.modules()]
+        handles += [h for m in self.model.modules() if Experts.fits(m) for h in Experts(self._give, self.paths[id(m)]).watch(m)]
         modelling = sys.modules[type(self.model).__module__]
-        eager = getattr(modelling, "eager_attention_forward", None)
         try:
-            if eager is None:
+            with ExitStack() as patched:
+                for name in FUNCTIONS:
+                    if hasattr(modelling, name):
+                        patched.enter_context(mock.patch.object(modelling, name, self._watched(name, getattr(modelling, name))))
                 yield
-            else:
-                with mock.patch.object(modelling, "eager_attention_forward", self._attention(eager)):
-                    yield
         finally:
             for handle in handles:
                 handle.remove()
 
-    def _seen(self, module: Any, args: tuple[Any, ...], output: Any) -> None:
-        name = self.paths[id(module)]
+    def _entered(self, module: Any, args: tuple[Any, ...]) -> None:
+        self.inside.append(self.paths[id(module)])
+
+    def _left(self, module: Any, args: tuple[Any, ...], output: Any) -> None:
+        name = self.inside.pop()
         if not name:
             self._give("logits", getattr(output, "logits", None))
             return
@@ -55,15 +75,22 @@ class Hooks:
         if self.calls[name] > 1:
             name = f"{name}#{self.calls[name]}"
         self._give(f"{name}:in", args[0] if args else None)
-        self._give(name, output[0] if isinstance(output, tuple) else output)
+        first, *others = output if isinstance(output, tuple) else (output,)
+        self._give(name, first)
+        for i, other in enumerate(others, 1):
+            self._give(f"{name}:{i}", other)
 
-    def _attention(self, eager: Callable[..., Any]) -> Callable[..., Any]:
-        def seen(module: Any, query: Any, key: Any, value: Any, *args: Any, **more: Any) -> Any:
-            name = self.paths[id(module)]
-            found = eager(module, query, key, value, *args, **more)
-            parts = {"query": query, "keys": key, "own_keys": key[..., -query.shape[-2] :, :], "values": value, "attn": found[0]}
-            for part, tensor in parts.items():
-                self._give(f"{name}:{part}", tensor)
+    def _watched(self, function: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        signature, parts = inspect.signature(original), FUNCTIONS[function]
+
+        def seen(*args: Any, **more: Any) -> Any:
+            name, given = self.inside[-1], signature.bind(*args, **more).arguments
+            found = original(*args, **more)
+            for argument, part in parts.items():
+                self._give(f"{name}:{part}", given.get(argument))
+            if function == ATTENTION:
+                self._give(f"{name}:own_keys", given["key"][..., -given["query"].shape[-2] :, :])
+                self._give(f"{name}:attn", found[0])
             return found
 
         return seen
@@ -71,11 +98,15 @@ class Hooks:
     def _give(self, name: str, tensor: Any) -> None:
         import torch
 
-        kinds = {torch.float32: "f32", torch.float64: "f64", torch.float16: "f16", torch.bfloat16: "bf16"}
-        if isinstance(tensor, torch.Tensor) and tensor.dtype in kinds:
+        kinds = {torch.float32: "f32", torch.float64: "f64", torch.float16: "f16", torch.bfloat16: "bf16", torch.int64: "i64"}
+        if isinstance(tensor, torch.Tensor) and tensor.dtype in (*kinds, torch.bool):
             own = tensor.detach().cpu().contiguous()
-            values: NDArray[Any] = own.view(torch.uint16).numpy() if tensor.dtype == torch.bfloat16 else own.numpy()
-            self.take(name, kinds[tensor.dtype], values)
+            if own.dtype == torch.bool:
+                own, kind = own.to(torch.int32), "i32"
+            else:
+                kind = kinds[own.dtype]
+            values: NDArray[Any] = own.view(torch.uint16).numpy() if kind == "bf16" else own.numpy()
+            self.take(name, kind, values)
 
 
 @contextmanager

@@ -15,7 +15,7 @@ import numpy as np
 
 from parity.adapters.ggml import Ggml, Pointer
 from parity.adapters.llama_cpp_engine import DrafterEngine, Engine, TargetEngine, quiet
-from parity.adapters.mapping import Mapping, Place, arranged, load_mapping, shipped
+from parity.adapters.mapping import Mapping, Place, Stages, arranged, load_mapping, shipped
 from parity.case import Case
 from parity.errors import UsageError
 from parity.models import declared_stages, rope_style
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from dumps import DumpWriter
 
 NAME = "llama.cpp"
-Stages = dict[tuple[int, str], tuple[tuple[str, ...], tuple[int, ...]]]
 
 
 def run(case: Case, out: Path, threads: int = 0, mapping: Path | None = None) -> None:

@@ -22,9 +22,13 @@ from parity.errors import UsageError
 SCHEMA = "dflash-parity-mapping/1"
 SHIPPED = Path(__file__).parent / "mappings"
 MAX_BYTES, MAX_RULES, MAX_LAYER = 1 << 20, 4096, 1 << 16
-AXES = ("row", "cell", "head", "dim", "vocab", "expert")
+AXES = ("row", "cell", "head", "dim", "vocab", "expert", "rank", "stream", "block", "key", "rest")
 TOP = {"schema", "engine", "family", "role", "layer_base", "map", "ignore", "unseen"}
-MAP, IGNORE, UNSEEN = {"name", "stage", "axes", "op", "source", "step", "pairs"}, {"name", "reason", "op"}, {"stage", "reason"}
+MAP = {"name", "stage", "axes", "op", "source", "step", "pairs", "otherwise", "also"}
+IGNORE, UNSEEN = {"name", "reason", "op"}, {"stage", "reason"}
+NOWHERE = "nowhere"
+LEADING = ("row", "rank")
+Stages = dict[tuple[int, str], tuple[tuple[str, ...], tuple[int, ...]]]
 STEPS = ("append", "propose", "window")
 
 
@@ -38,8 +42,9 @@ class Rule:
 
     The layer is captured from the name or from the source.
 
-    ``axes``: of the recorded tensor, slowest first; ``head.dim`` is one axis that holds two. ``pairs``: how its rotated dims pair.
-    ``others``: further stages behind ``stage`` on its last axis (a fused product).
+    ``axes``: of the recorded tensor, slowest first; ``head.dim`` is one axis that holds two, ``rest`` one that holds all not named.
+    ``pairs``: how its rotated dims pair. ``others``: further stages behind ``stage`` on its last axis (a fused product).
+    ``otherwise``: the stage it is in layers that have not ``stage``, or ``nowhere``. ``also``: another rule gives the stage elsewhere.
     """
 
     pattern: re.Pattern[str]
@@ -51,6 +56,8 @@ class Rule:
     step: str | None = None
     pairs: str | None = None
     others: tuple[str, ...] = ()
+    otherwise: str | None = None
+    also: bool = False
 
     def matches(self, name: str, op: str, sources: tuple[str, ...], step: str) -> dict[str, str] | None:
         """What the name and the source captured, or None where the rule is not about this tensor."""
@@ -70,10 +77,26 @@ class Place:
     path: str
     rule: Rule
     others: tuple[str, ...] = ()
+    otherwise: str | None = None
 
     @property
     def paths(self) -> tuple[str, ...]:
         return (self.path, *self.others)
+
+    def parts(self, stages: Stages, step: int) -> list[tuple[Place, slice]]:
+        """The stages that the tensor holds in a step of a case, each with its part of the tensor's last axis; empty where it is none
+        there, as the mapping says (``nowhere``)."""
+        if self.otherwise is not None and (step, self.path) not in stages:
+            return [] if self.otherwise == NOWHERE else [(Place(self.otherwise, self.rule), slice(None))]
+        if not self.others:
+            return [(self, slice(None))]
+        found, start = [], 0
+        for path in self.paths:
+            axes, shape = stages.get((step, path), ((), ()))
+            width = int(np.prod([n for axis, n in zip(axes, shape, strict=True) if axis not in LEADING]))
+            found.append((Place(path, self.rule), slice(start, start + width)))
+            start += width
+        return found
 
 
 @dataclass
@@ -105,7 +128,9 @@ class Mapping:
         self.met[rule.name + rule.stage] += 1
         layer = groups.get("layer")
         number = "" if layer is None else str(int(layer) - self.layer_base)
-        return Place(rule.stage.replace("{layer}", number), rule, tuple(o.replace("{layer}", number) for o in rule.others))
+        others = tuple(o.replace("{layer}", number) for o in rule.others)
+        otherwise = None if rule.otherwise is None else rule.otherwise.replace("{layer}", number)
+        return Place(rule.stage.replace("{layer}", number), rule, others, otherwise)
 
     def is_ignored(self, name: str, step: str = "window", op: str = "", sources: tuple[str, ...] = ()) -> bool:
         """Whether the tensor is knowingly left out."""
@@ -140,7 +165,7 @@ def load_mapping(file: Path) -> Mapping:
     rules = tuple(_rule(file, i, r) for i, r in enumerate(_tables(file, raw, "map")))
     ignored = tuple(_ignored(file, i, r) for i, r in enumerate(_tables(file, raw, "ignore")))
     unseen = tuple(_unseen(file, i, r) for i, r in enumerate(_tables(file, raw, "unseen")))
-    for stage, count in Counter(stage for r in rules for stage in (r.stage, *r.others)).items():
+    for stage, count in Counter(stage for r in rules if not r.also for stage in (r.stage, *r.others)).items():
         if count > 1:
             raise MappingError(f"{file}: the stage {stage!r} has {count} rules; expected one")
     engine, family, role = (_text(file, "the file", raw, key) for key in ("engine", "family", "role"))
@@ -165,16 +190,18 @@ def arranged(
     ``style``: how the oracle pairs rotated dims; a rule with other ``pairs`` is put in that order. `MappingError` where it does not fit.
     """
     rule = place.rule
-    while values.ndim > len(rule.axes) and values.shape[0] == 1:
+    rest = ".".join(a for a in axes if a not in [part for axis in rule.axes for part in axis.split(".")])
+    named = tuple(rest if axis == "rest" else axis for axis in rule.axes)
+    while values.ndim > len(named) and values.shape[0] == 1:
         values = values[0]
-    if values.ndim != len(rule.axes):
+    if values.ndim != len(named):
         raise MappingError(f"{where}: has {values.ndim} axes {list(values.shape)}, the mapping names {', '.join(rule.axes)}")
-    have = tuple(part for axis in rule.axes for part in axis.split("."))
+    have = tuple(part for axis in named for part in axis.split("."))
     if sorted(have) != sorted(axes):
         raise MappingError(f"{where}: mapped with the axes {', '.join(rule.axes)}; {place.path} has {', '.join(axes)}")
     want = dict(zip(axes, shape, strict=True))
-    cut = values[tuple(slice(want[a]) if a == "cell" else slice(None) for a in rule.axes)]
-    for axis, size in zip(rule.axes, cut.shape, strict=True):
+    cut = values[tuple(slice(want[a]) if a == "cell" else slice(None) for a in named)]
+    for axis, size in zip(named, cut.shape, strict=True):
         expected = int(np.prod([want[part] for part in axis.split(".")]))
         if size != expected:
             raise MappingError(f"{where}: its axis {axis} has {size} entries, {place.path} has {expected}")
@@ -215,8 +242,12 @@ def _rule(file: Path, index: int, raw: dict[str, Any]) -> Rule:
     pairs = raw.get("pairs")
     if pairs not in (None, *ROPE_STYLES):
         raise MappingError(f"{file}: {where}: pairs: expected {' or '.join(ROPE_STYLES)}, found {pairs!r}")
+    also = raw.get("also", False)
+    if not isinstance(also, bool):
+        raise MappingError(f"{file}: {where}: also: expected true or false, found {also!r}")
+    otherwise = _text(file, where, raw, "otherwise") if "otherwise" in raw else None
     from_source = None if source is None else _pattern(file, where, source)
-    return Rule(_pattern(file, where, name), name, stage, tuple(axes), op, from_source, step, pairs, tuple(others))
+    return Rule(_pattern(file, where, name), name, stage, tuple(axes), op, from_source, step, pairs, tuple(others), otherwise, also)
 
 
 def _stages(file: Path, where: str, raw: dict[str, Any]) -> list[str]:

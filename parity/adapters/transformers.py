@@ -1,6 +1,6 @@
 """Hugging Face Transformers: a target's windows through the model's own classes on the CPU, every mapped module output recorded.
 
-The model is loaded in float32 with eager attention; the key/value cache keeps every cell, sliding layers included.
+The model is loaded in float32 or bfloat16, with eager attention and experts; the key/value cache keeps every cell, sliding layers included.
 """
 
 from __future__ import annotations
@@ -17,16 +17,46 @@ from parity.adapters.hooks import Hooks
 from parity.adapters.mapping import Mapping, arranged, load_mapping, shipped
 from parity.case import Case
 from parity.errors import UsageError
-from parity.models import declared_stages, rope_style
+from parity.models import declared_stages, open_case_model, rope_style
 
 if TYPE_CHECKING:
     from dumps import DumpWriter
 
 NAME = "transformers"
+EAGER = {"attn_implementation": "eager", "experts_implementation": "eager"}
+DTYPES = {"f32": lambda torch: torch.float32, "bf16": lambda torch: torch.bfloat16}
 
 
-def run(case: Case, out: Path, threads: int = 0, mapping: Path | None = None) -> None:
-    """Run ``case`` in Transformers, leave a dump at ``out``. `UsageError` for what it cannot run."""
+def arithmetic(case: Case, dtype: str = "f32") -> str:
+    """What the modules of the case's family round, and where (their modelling files of Transformers 5.24).
+
+    In bf16 every operation of eager mode writes its result; norms compute in float32 and write once where they say ``(x * w).to``
+    (Muse, Qwen), twice where they say ``w * x.to`` (Llama, Laguna). Routers and decays stay in float32.
+    """
+    if dtype == "f32":
+        return "transformers-f32"
+    store, inner = dict[str, str](), dict[str, str]()
+    geometry = open_case_model(case).geometry
+    if case.family == "laguna":
+        store = {"*.router_scores": "f32", "*.expert_weights": "f32"} | ({"*.router_logits": "f32"} if geometry.get("router_cap") else {})
+    elif case.family == "muse-glimmer":
+        inner = {"*.q_norm": "bf16", **dict.fromkeys(("*norm", "*.xn", "*.xn_mlp"), "f32")}
+    elif case.family == "qwen38-flash-next":
+        delta = [f"target.L{i}." for i, sparse in enumerate(geometry["sparse"]) if not sparse]
+        store = dict.fromkeys(("*.router_scores", "*.decay", "*.delta_state", "*.index_scores"), "f32")
+        store |= {f"{layer}{name}": "f32" for layer in delta for name in ("q_norm", "k_norm")}
+        inner = {"*.delta_norm": "bf16", **dict.fromkeys(("*norm", "*.xn", "*.ple_xn", "*.ple_key", "*.ple_query"), "f32")}
+        inner |= {f"{layer}attn_gated": "f32" for layer in delta}
+    changes = [
+        f"{key}=" + "+".join(f"{pattern}:{to}" for pattern, to in (table | {"*": "bf16"}).items())
+        for key, table in (("store", store), ("inner", inner))
+        if table
+    ]
+    return ",".join(["transformers-bf16", *changes])
+
+
+def run(case: Case, out: Path, threads: int = 0, mapping: Path | None = None, dtype: str = "f32") -> None:
+    """Run ``case`` in Transformers in ``dtype`` (f32 or bf16), leave a dump at ``out``. `UsageError` for what it cannot run."""
     import torch
     import transformers
 
@@ -42,16 +72,19 @@ def run(case: Case, out: Path, threads: int = 0, mapping: Path | None = None) ->
         "where": "host",
         "library": f"transformers {transformers.__version__}",
         "torch": str(torch.__version__),
-        "dtype": "f32",
+        "dtype": dtype,
         "attention": "eager",
         "mapping": rules.file.name,
     }
     with DumpWriter(out, case.describe(), about) as writer:
-        record(case, load(case.model), rules, writer)
+        record(case, load(case.model, dtype), rules, writer)
 
 
-def load(folder: Path) -> Any:
-    """The model in a SafeTensors folder, in float32. `UsageError` with the package's reason where it does not load."""
+def load(folder: Path, dtype: str = "f32") -> Any:
+    """The model in a SafeTensors folder in ``dtype``, f32 or bf16 (its weights are rounded as they are loaded, rotary frequencies not).
+
+    `UsageError` with the package's reason where it does not load.
+    """
     import torch
     import transformers
 
@@ -62,7 +95,7 @@ def load(folder: Path) -> Any:
         kind = getattr(transformers, (config.architectures or ["?"])[0], None)
         if kind is None:
             raise ValueError(f"it has no class {config.architectures}")
-        model = kind.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager", local_files_only=True)
+        model = kind.from_pretrained(folder, dtype=DTYPES[dtype](torch), **EAGER, local_files_only=True)
     except Exception as error:
         raise UsageError(f"{folder}: transformers does not load it: {' '.join(str(error).split())[:300]}") from None
     return model.eval()
@@ -71,23 +104,21 @@ def load(folder: Path) -> Any:
 def record(case: Case, model: Any, rules: Mapping, writer: DumpWriter) -> None:
     """Run the steps of ``case`` in ``model`` and put in the dump every mapped tensor, its picks, and a count of each unmapped one."""
     import torch
-    from transformers import DynamicCache
-
     stages = {key: (axes, shape) for key, axes, shape in declared_stages(case)}
-    style, cache, absent = rope_style(case), DynamicCache(), Counter[str]()
+    style, cache, absent = rope_style(case), _cache(model), Counter[str]()
     length = 0
     name = "cache" if "cache" in inspect.signature(type(model).forward).parameters else "past_key_values"
     for index, step in enumerate(case.steps):
 
         def take(name: str, dtype: str, values: NDArray[Any], index: int = index, kind: str = step.kind) -> None:
-            place = rules.place(name, step=kind)
-            if place is None:
-                return
-            if (index, place.path) not in stages:
-                absent[f"{place.path} ({name})"] += 1
-                return
-            axes, shape = stages[index, place.path]
-            writer.put(index, place.path, arranged(f"{rules.file.name}: {name}", values, place, axes, shape, style), dtype=dtype, axes=axes)
+            whole = rules.place(name, step=kind)
+            for place, part in whole.parts(stages, index) if whole is not None else ():
+                if (index, place.path) not in stages:
+                    absent[f"{place.path} ({name})"] += 1
+                    continue
+                axes, shape = stages[index, place.path]
+                made = arranged(f"{rules.file.name}: {name}", values[..., part], place, axes, shape, style)
+                writer.put(index, place.path, made, dtype=dtype, axes=axes)
 
         if step.at < length:
             cache.crop(step.at - length)
@@ -99,3 +130,13 @@ def record(case: Case, model: Any, rules: Mapping, writer: DumpWriter) -> None:
         writer.put(index, "target.pick", picks, dtype="i32", axes=("row",))
     for what, count in sorted((rules.unmapped + absent).items()):
         writer.put(0, f"unmapped: {what}"[:200], np.array([count], np.int64))
+
+
+def _cache(model: Any) -> Any:
+    """A cache that keeps every cell, of sliding layers too, so that a cell's index is its position; layers of other kinds keep their
+    own states."""
+    from transformers import DynamicCache
+
+    config = model.config.get_text_config()
+    kinds = set(getattr(config, "layer_types", None) or ())
+    return DynamicCache(config=config) if kinds - {"full_attention", "sliding_attention"} else DynamicCache()

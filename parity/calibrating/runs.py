@@ -50,7 +50,7 @@ def healthy_reports(case: Case, root: Path, among: Iterable[Candidate]) -> Itera
         if takes(candidate, case):
             out = root / "dumps" / candidate.name.replace(" ", "-")
             candidates.execute(candidate, case, out, None, threads=1)
-            yield candidate.name, compare_dump(case, open_dump(out), candidates.declared(candidate, None), members=MEMBERS)
+            yield candidate.name, compare_dump(case, open_dump(out), candidates.declared(candidate, None, case), members=MEMBERS)
             shutil.rmtree(out)
 
 

@@ -86,7 +86,7 @@ def _minimise(case: Case, dump: Dump, arithmetic: str | None, options: dict[str,
     out = (options["out"] or Path(dump.path).parent / "minimised").resolve()
     if out.exists() and any(out.iterdir()):
         raise UsageError(f"{out}: not empty; choose another folder (--out)")
-    judged_by = candidates.declared(candidate, arithmetic)
+    judged_by = candidates.declared(candidate, arithmetic, case)
 
     def run(smaller: Case) -> Any:
         return run_candidate(smaller, candidate, judged_by, mode="local", fault=fault, timeout=options["timeout"])

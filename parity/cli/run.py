@@ -67,10 +67,10 @@ def run(
     from parity.flow import run_candidate
 
     parsed = candidates.parse(candidate, entry, None if mapping is None else str(mapping.resolve()), schedule, guard)
-    judged = candidates.declared(parsed, arithmetic)
     if fault:
         parse_fault(fault)
     case = load(case_path) if case_path else case_from(made)
+    judged = candidates.declared(parsed, arithmetic, case)
     report = run_candidate(
         case,
         parsed,

@@ -10,11 +10,10 @@ from parity.errors import UsageError
 
 if TYPE_CHECKING:
     from dumps import DumpWriter
-    from parity.adapters.mapping import Mapping
+    from parity.adapters.mapping import Mapping, Stages
     from parity.case import Case
 
 FORMATS = ("npz", "safetensors", "transformers", "strata", "strata-taps")
-Stages = dict[tuple[int, str], tuple[tuple[str, ...], tuple[int, ...]]]
 
 
 @dataclass

@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oracle.floats import F16
+from parity.adapters.mapping import Stages
 from parity.case import Case
 from parity.errors import UsageError
-from parity.importers import Imported, Stages
+from parity.importers import Imported
 from parity.importers.strata_checks import Block, check, reread
 
 if TYPE_CHECKING:

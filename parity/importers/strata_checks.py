@@ -14,7 +14,7 @@ from parity.errors import UsageError
 
 if TYPE_CHECKING:
     from dumps.importers import Strata
-    from parity.importers import Stages
+    from parity.adapters.mapping import Stages
 
 F32 = NDArray[np.float32]
 Q8_BYTES, Q8_VALUES = 36, 32

@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oracle.tensor import Array
+from parity.adapters.mapping import Stages
 from parity.case import Case
 from parity.errors import UsageError
-from parity.importers import Imported, Stages
+from parity.importers import Imported
 
 if TYPE_CHECKING:
     from dumps import DumpWriter

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from parity.adapters.mapping import Mapping, Place, Rule, arranged
+from parity.adapters.mapping import Mapping, Place, Rule, Stages, arranged
 from parity.case import Case
 from parity.errors import UsageError
-from parity.importers import Imported, Stages
+from parity.importers import Imported
 from parity.models import rope_style
 
 if TYPE_CHECKING:
@@ -27,7 +27,8 @@ def place_tensors(
     done, style = Imported(), rope_style(case)
     for tensor in tensors:
         index, name = _step_of(tensor.name, case, step)
-        for place, part in _places(case, stages, rules, index, name):
+        places = _places(case, stages, rules, index, name)
+        for place, part in places or ():
             if (index, place.path) not in stages:
                 raise UsageError(f"{tensor.where}: is mapped to {place.path}, which step {index} of the case has not")
             if tensor.dtype is None:
@@ -36,9 +37,7 @@ def place_tensors(
                 raise UsageError(f"{tensor.where}: {place.path} of step {index} was given by {done.placed[index, place.path][0]!r} already")
             _put(tensor, place, part, stages, index, style, writer)
             done.placed[index, place.path] = [tensor.name]
-        if not any(tensor.name in names for names in done.placed.values()) and not (
-            rules and rules.is_ignored(name, case.steps[index].kind)
-        ):
+        if places is None and not (rules and rules.is_ignored(name, case.steps[index].kind)):
             done.unmapped.append(tensor.name)
     return done
 
@@ -58,23 +57,13 @@ def _step_of(name: str, case: Case, step: int | None) -> tuple[int, str]:
     return index, name
 
 
-def _places(case: Case, stages: Stages, rules: Mapping | None, index: int, name: str) -> list[tuple[Place, slice]]:
-    """Where the tensor goes: the stage and its part of the last axis."""
+def _places(case: Case, stages: Stages, rules: Mapping | None, index: int, name: str) -> list[tuple[Place, slice]] | None:
+    """Where the tensor goes: the stages and their parts of its last axis; None where nothing says so."""
     if rules is None:
         axes = stages.get((index, name), (None, None))[0]
-        return [] if axes is None else [(Place(name, Rule(re.compile(""), name, name, axes)), slice(None))]
+        return None if axes is None else [(Place(name, Rule(re.compile(""), name, name, axes)), slice(None))]
     place = rules.place(name, step=case.steps[index].kind)
-    if place is None:
-        return []
-    found, start = [], 0
-    for path in place.paths:
-        if len(place.paths) == 1:
-            return [(place, slice(None))]
-        axes, shape = stages.get((index, path), ((), ()))
-        width = int(np.prod([n for axis, n in zip(axes, shape, strict=True) if axis != "row"]))
-        found.append((Place(path, place.rule), slice(start, start + width)))
-        start += width
-    return found
+    return None if place is None else place.parts(stages, index)
 
 
 def _put(tensor: Foreign, place: Place, part: slice, stages: Stages, index: int, style: str | None, writer: DumpWriter) -> None:
