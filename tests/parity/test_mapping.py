@@ -45,6 +45,24 @@ def test_op_source_and_step_narrow_a_rule(tmp_path):
     assert m.place("node_7", "MUL_MAT", ("x", "y"), "append") is None
 
 
+def test_a_fused_product_holds_several_stages_and_one_of_another_kind_of_layer_none(tmp_path):
+    text = '[[map]]\nname = "qkv-{layer}"\nstage = ["target.L{layer}.q_raw", "target.L{layer}.k_raw"]\naxes = ["row", "rest"]\n'
+    text += '[[map]]\nname = "k-{layer}"\nstage = "target.L{layer}.k_raw"\naxes = ["row", "rest"]\nalso = true\notherwise = "nowhere"\n'
+    m = mapping(tmp_path, text)
+    stages = {(0, "target.L0.q_raw"): (("row", "head", "dim"), (2, 3, 4)), (0, "target.L0.k_raw"): (("row", "head", "dim"), (2, 1, 4))}
+    parts = m.place("qkv-0").parts(stages, 0)
+    assert [(p.path, part) for p, part in parts] == [("target.L0.q_raw", slice(0, 12)), ("target.L0.k_raw", slice(12, 16))]
+    x = np.arange(32.0).reshape(2, 16)
+    assert np.array_equal(arranged("t", x[:, parts[1][1]], parts[1][0], *stages[0, "target.L0.k_raw"], None), x[:, None, 12:])
+    assert [p.path for p, _ in m.place("k-0").parts(stages, 0)] == ["target.L0.k_raw"] and not m.place("k-1").parts(stages, 0)
+
+
+def test_a_stage_that_is_another_in_other_layers(tmp_path):
+    m = mapping(tmp_path, MAP + 'otherwise = "target.L{layer}.q_norm"\n')
+    stages = {(0, "target.L0.q_raw"): (("row",), (2,)), (0, "target.L1.q_norm"): (("row",), (2,))}
+    assert [m.place(f"q-{i}").parts(stages, 0)[0][0].path for i in (0, 1)] == ["target.L0.q_raw", "target.L1.q_norm"]
+
+
 def test_what_is_ignored_is_not_unmapped_and_what_was_never_met_is_known(tmp_path):
     m = mapping(tmp_path, MAP + '[[ignore]]\nname = "{any} (view)"\nreason = "seen before"\n')
     assert m.place("x (view)") is None and m.place("y") is None
@@ -75,6 +93,7 @@ def test_a_tensor_with_two_rules_is_refused(tmp_path):
         ('[[map]]\nname = "q"\nstage = "s"\naxes = ["row"]\npairs = "half"\n', "pairs: expected neox or interleaved, found 'half'"),
         ('[[map]]\nname = "q"\nstage = "s"\naxes = ["row"]\nstep = "verify"\n', "step: expected one of append, propose, window"),
         ('[[map]]\nname = "q"\nstage = "s"\naxes = ["row"]\nscale = 1\n', "unknown key 'scale'"),
+        (MAP + "also = 1\n", "also: expected true or false, found 1"),
         ('[[ignore]]\nname = "q"\n', "reason: expected text, found None"),
         (MAP + MAP, "the stage 'target.L{layer}.q_raw' has 2 rules; expected one"),
     ],
@@ -144,7 +163,7 @@ def test_a_shipped_mapping_has_a_rule_for_every_stage(file, tmp_path):
     engine, family, role = file.removesuffix(".toml").rsplit(".", 2)
     m = shipped(engine, family, role)
     assert (m.engine, m.family, m.role) == (engine, family, role)
-    ruled = {rule.stage.replace("{layer}", str(layer)) for rule in m.rules for layer in range(64)}
+    ruled = {stage.replace("{layer}", str(layer)) for rule in m.rules for stage in (rule.stage, *rule.others) for layer in range(64)}
     left = {path for (_, path), _, _ in declared_stages(tiny(tmp_path, family, role)) if not m.hidden(path)} - ruled
     assert left <= {"draft.taps", "draft.pick", "target.pick"}
 
