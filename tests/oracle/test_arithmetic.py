@@ -54,7 +54,7 @@ def test_products_are_rounded_unless_they_are_fused():
     [
         ("f64", "arithmetic 'f64' is unknown; known: f32, f32-sequential"),
         ("", "arithmetic '' is unknown"),
-        ("f32,fused=1", "option 'fused=1': expected key=value with one of angles, attention_order, declared, fma"),
+        ("f32,fused=1", "option 'fused=1': expected key=value with one of angles, attention_order, declared, delta, fma"),
         ("f32,fma", "option 'fma': expected key=value"),
         ("f32,name=x", "option 'name=x'"),
         ("f32,fma=yes", "fma='yes': expected 0 or 1"),
