@@ -7,14 +7,41 @@ are compared only after recounting both traces by one definition.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
 
 import numpy as np
 
 from oracle.models import Drafter, Target
 from oracle.speculation.drafting import ModelDrafter
 from oracle.speculation.schedules import Schedule
-from oracle.speculation.trace import RoundRecord, Trace
+from oracle.speculation.trace import RoundRecord
+
+
+class Counted(Protocol):
+    """What is counted of a round."""
+
+    @property
+    def fallback(self) -> bool: ...
+
+    @property
+    def proposals(self) -> Sequence[int]: ...
+
+    @property
+    def window(self) -> Sequence[int]: ...
+
+    @property
+    def accepted(self) -> int: ...
+
+    @property
+    def kept(self) -> int: ...
+
+
+class Rounds(Protocol):
+    """A trace, as far as counting goes."""
+
+    @property
+    def rounds(self) -> Sequence[Counted]: ...
 
 
 @dataclass(frozen=True)
@@ -36,29 +63,35 @@ class Acceptance:
         return self.tokens / self.rounds if self.rounds else None
 
 
-def muser(trace: Trace) -> Acceptance:
+def muser(trace: Rounds) -> Acceptance:
     """Speculative rounds only; drafts before the stop cut; committed tokens: the seed and the accepted drafts, no bonus."""
     spoken = [r for r in trace.rounds if not r.fallback]
     accepted = sum(r.accepted for r in spoken)
     return Acceptance("muser", len(spoken), sum(len(r.proposals) for r in spoken), accepted, sum(r.kept for r in spoken))
 
 
-def strata(trace: Trace) -> Acceptance:
+def strata(trace: Rounds) -> Acceptance:
     """Every verify window is a round, the bootstrap window of the last prompt token too; a round's tokens are accepted + 1, uncut."""
     rounds, accepted = 1 + len(trace.rounds), sum(r.accepted for r in trace.rounds)
     return Acceptance("strata", rounds, sum(len(r.window) - 1 for r in trace.rounds), accepted, accepted + rounds)
 
 
-def mlxcel(trace: Trace) -> Acceptance:
+def mlxcel(trace: Rounds) -> Acceptance:
     """Rounds of the loop; accepted before the budget cut; tokens: accepted drafts and one bonus per round, without the first token."""
     accepted = sum(r.accepted for r in trace.rounds)
     return Acceptance("mlxcel", len(trace.rounds), sum(len(r.window) - 1 for r in trace.rounds), accepted, accepted + len(trace.rounds))
 
 
-DEFINITIONS: dict[str, Callable[[Trace], Acceptance]] = {"muser": muser, "strata": strata, "mlxcel": mlxcel}
+DEFINITIONS: dict[str, Callable[[Rounds], Acceptance]] = {"muser": muser, "strata": strata, "mlxcel": mlxcel}
 
 
-def differences(trace: Trace) -> list[str]:
+def counts(trace: Rounds) -> list[dict[str, Any]]:
+    """Every definition's figures, as plain values."""
+    made = (count(trace) for count in DEFINITIONS.values())
+    return [asdict(a) | {"rate": a.rate, "tokens_per_round": a.tokens_per_round} for a in made]
+
+
+def differences(trace: Rounds) -> list[str]:
     """Why the definitions disagree on this trace, one line each."""
     fallback = sum(r.fallback for r in trace.rounds)
     cut = sum(len(r.proposals) - (len(r.window) - 1) for r in trace.rounds)

@@ -70,6 +70,34 @@ def fit(widths: Sequence[float], ms: Sequence[float]) -> CostFit:
     )
 
 
+@dataclass(frozen=True)
+class Claim:
+    """A line that someone states for a table: its ``sse``, its errors measured - stated at the narrowest and the widest point, and
+    ``p``: how often healthy measurements of this line would lie as far from it (F test of both parameters together)."""
+
+    fixed: float
+    per_row: float
+    sse: float
+    endpoints: tuple[float, float]
+    p: float
+
+    @property
+    def holds(self) -> bool:
+        return self.p >= 1 - CONFIDENCE
+
+
+def claim(widths: Sequence[float], ms: Sequence[float], fixed: float, per_row: float) -> Claim:
+    """Judge ``fixed + per_row * width`` by the table. ValueError as of `fit`."""
+    best = fit(widths, ms)
+    x, y = np.asarray(widths, np.float64), np.asarray(ms, np.float64)
+    off = y - fixed - per_row * x
+    sse, free = float(np.square(off).sum()), len(x) - 2
+    # What the best line leaves is at least the rounding of its own residuals.
+    rest = max(best.sse, len(x) * float(np.square(np.spacing(np.abs(y).max()))))
+    f = max(sse - best.sse, 0.0) / 2 / (rest / free)
+    return Claim(fixed, per_row, sse, (float(off[x.argmin()]), float(off[x.argmax()])), float(stats.f.sf(f, 2, free)))
+
+
 def _line(x: Array, y: Array) -> tuple[float, float, Array]:
     design = np.stack([np.ones_like(x), x], 1)
     (fixed, slope), *_ = np.linalg.lstsq(design, y, rcond=None)

@@ -16,7 +16,7 @@ COMMANDS = {
     "import": ("importing", "recordings of other engines as dumps"),
     "diff": ("dumps", "two dumps of the same case"),
     "ties": ("ties", "classify argmax differences of two logit files"),
-    "probe": ("probe", "order of sums | rows: block-wide against one by one"),
+    "probe": ("probe", "order of sums | rows: block-wide against one by one | cost | law"),
     "greedy": ("greedy", "target alone against target + drafter"),
     "replay": ("replay", "an engine's round trace against the rules"),
     "case": ("case", "make | show | export"),

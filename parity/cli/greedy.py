@@ -34,6 +34,7 @@ from parity.errors import UsageError
 )
 @click.option("--context", type=click.IntRange(1, 1 << 16), default=24, show_default=True, help="Tokens of a seeded prompt.")
 @click.option("--min-acceptance", type=click.FloatRange(0, 1), help="Accepted / drafted below this is exit 1.")
+@click.option("--shadow", is_flag=True, help="Count how often the drafter is right along the target's own text, place by place.")
 @click.option("--plant", metavar="BUG", help="Plant a mistake in the round loop (window.zeros, crop.off-by-one, rollback.ring …).")
 @click.option("--trace", "trace_out", type=click.Path(path_type=Path), help="Write the rounds as JSON lines, for parity replay.")
 @click.option("--record", multiple=True, type=click.Choice(("taps", "logits")), help="What the trace holds of them too, row by row.")
@@ -64,6 +65,7 @@ def greedy(
     prompt_file: Path | None,
     context: int,
     min_acceptance: float | None,
+    shadow: bool,
     plant: str | None,
     trace_out: Path | None,
     record: tuple[str, ...],
@@ -91,7 +93,7 @@ def greedy(
         target_path, prompt_ids(target_path, prompt_file, context, seed), tokens, kind, model, family,
         tuple(dialect.items()), engine, verify, lengths(accepts), cache, gate, candidate, entry, plant, seed=seed, threads=threads,
     )  # fmt: skip
-    report, trace = compare(setup, arithmetic=arithmetic, members=members, floor=min_acceptance, timeout=timeout)
+    report, trace = compare(setup, arithmetic=arithmetic, members=members, floor=min_acceptance, timeout=timeout, shadowed=shadow)
     if trace_out:
         shared.write(trace_out, trace.lines(record))
     if json_out == "-":

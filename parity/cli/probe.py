@@ -12,6 +12,8 @@ from parity.cli import options as shared
 
 if TYPE_CHECKING:
     from parity.ordering.probe import OrderReport
+    from parity.speculating.costing import CostReport
+    from parity.speculating.lawful import LawReport
     from parity.speculating.rows import RowsReport
 
 
@@ -99,7 +101,7 @@ def rows(
     return _emit(report, render.rows(report, quiet), json_out)
 
 
-def _emit(report: RowsReport | OrderReport, text: str, json_out: str | None) -> int:
+def _emit(report: RowsReport | OrderReport | CostReport | LawReport, text: str, json_out: str | None) -> int:
     """Print the report's text, or its JSON to ``-``; its exit status."""
     if json_out == "-":
         click.echo(json.dumps(report.to_json()))
@@ -174,3 +176,55 @@ def order(
         seed=seed, limits=Limits(timeout),
     )  # fmt: skip
     return _emit(report, render.text(report, quiet), json_out)
+
+
+@probe.command()
+@click.argument("table", type=click.Path(path_type=Path))
+@click.option("--claim", metavar="FIXED,PER_ROW", help="A line that someone states for the table: is it one that these points allow?")
+@click.option("--classic", "classic_ms", type=click.FloatRange(0, min_open=True), help="Milliseconds per token without drafts.")
+@click.option("--json", "json_out", metavar="FILE|-", help="The report as JSON.")
+@click.option("--quiet", is_flag=True, help="The verdict line only.")
+def cost(table: Path, claim: str | None, classic_ms: float | None, json_out: str | None, quiet: bool) -> int:
+    """What does a verify window cost by its width? Fixed + per row, with its doubts, from a table of measurements.
+
+    TABLE is CSV whose header names columns: width (rows), ms (device time of a round), and if known accepted (drafts per round) and host_ms
+    (the rest of a round), from which tokens per second follow. Printed are the line, 95 % intervals, every residual, the line without each
+    point, and which point carries it. Exit status: 0, or 1 where a claimed line is outside what the points allow.
+    """
+    from parity.speculating import render
+    from parity.speculating.costing import cost as measure
+
+    report = measure(table, _line(claim), classic_ms)
+    return _emit(report, render.cost(report, quiet), json_out)
+
+
+def _line(text: str | None) -> tuple[float, float] | None:
+    """``77,3.1`` as a line."""
+    if text is None:
+        return None
+    try:
+        fixed, per_row = (float(part) for part in text.split(","))
+    except ValueError:
+        raise click.BadParameter(f"{text!r}: expected two numbers, FIXED,PER_ROW", param_hint="--claim") from None
+    return fixed, per_row
+
+
+@probe.command()
+@click.option("--rule", default="all", show_default=True, help="all, a rule's name, or module:attribute: verify(coins, drafts, q, p).")
+@click.option("--vocab", type=click.IntRange(2, 6), default=3, show_default=True, help="Tokens.")
+@click.option("--drafts", type=click.IntRange(1, 4), default=2, show_default=True, help="Drafts of a round.")
+@click.option("--tokens", type=click.IntRange(1, 5), default=3, show_default=True, help="Emitted tokens whose joint law is compared.")
+@click.option("--pairs", type=click.IntRange(1, 64), default=4, show_default=True, help="Pairs of target and draft laws.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
+@click.option("--json", "json_out", metavar="FILE|-", help="The report as JSON.")
+@click.option("--quiet", is_flag=True, help="The verdict line only.")
+def law(rule: str, vocab: int, drafts: int, tokens: int, pairs: int, seed: int, json_out: str | None, quiet: bool) -> int:
+    """Does a sampled verification rule emit tokens by the target's law, whatever drafts?
+
+    Nothing is sampled: the law of the emitted tokens is summed over every random stream in fractions, and compared with the target's. The
+    first token at which it breaks is named. Exit status: 0, or 1 where a rule that claims to be lossless is not.
+    """
+    from parity.speculating import lawful, render
+
+    report = lawful.law(lawful.rules(rule), vocab, drafts, tokens, pairs, seed)
+    return _emit(report, render.law(report, quiet), json_out)

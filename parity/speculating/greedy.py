@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 
 from oracle.ops.argmax import first_argmax
-from oracle.speculation.acceptance import DEFINITIONS, differences
+from oracle.speculation.acceptance import Shadow, counts, differences, shadow
 from oracle.speculation.gates import WINDOW, finding
 from oracle.speculation.trace import RoundRecord, Trace
+from parity.errors import UsageError
 from parity.report import EXIT, plain
 from parity.speculating.arms import Arms, run
 from parity.speculating.bugs import BUGS
@@ -91,6 +92,7 @@ class GreedyReport:
     explanation: str = ""
     rebuild: float = 2.0**-26
     proposals: Proposals | None = None
+    shadow: Shadow | None = None
 
     @property
     def rate(self) -> float | None:
@@ -144,13 +146,17 @@ class GreedyReport:
 
 
 def compare(
-    setup: Setup, *, arithmetic: str | None = None, members: int = 4, floor: float | None = None, timeout: float = 600.0
-) -> tuple[GreedyReport, Trace]:
+    setup: Setup, *, arithmetic: str | None = None, members: int = 4, floor: float | None = None, timeout: float = 600.0,
+    shadowed: bool = False,
+) -> tuple[GreedyReport, Trace]:  # fmt: skip
     """Run both arms and judge: the report and the session's trace.
 
-    ``members``: sampled runs of the noise; 0 leaves rows and choices that differ unjudged, which is inconclusive.
+    ``members``: sampled runs of the noise; 0 leaves rows and choices that differ unjudged, which is inconclusive. ``shadowed``: count
+    how often the oracle's drafter is right along the target's own text, too.
     """
     models = open_models(setup)
+    if shadowed and models.drafter is None:
+        raise UsageError(f"--shadow: drafter {setup.drafter} has no model that could run beside the target")
     made = run(setup, timeout)
     new = made.trace.tokens[len(setup.prompt) :]
     noise = None
@@ -164,16 +170,25 @@ def compare(
         {k: str(v) if k in ("target", "drafter_path") and v else v for k, v in asdict(setup).items()}, _geometry(models, made),
         len(made.trace.emitted), made.trace.emitted == made.alone, made.repeated, _rows(rows, made, noise),
         _differences(rows, made, noise), [*violations(trace), *_forced(made)], made.failure, made.cache_gap, made.context_gap,
-        [asdict(a) | {"rate": a.rate, "tokens_per_round": a.tokens_per_round} for a in (d(made.trace) for d in DEFINITIONS.values())],
-        floor, _findings(models, made, setup),
+        counts(made.trace), floor, _findings(models, made, setup),
     )  # fmt: skip
     if models.drafter is not None and setup.candidate != "f64" and made.failure is None:
         report.proposals = compare_proposals(
             trace, models.drafter, models.target.embedding, models.target.head, *declared(setup.candidate, arithmetic), members
         )
+    if shadowed:
+        report.shadow = _shadow(models, setup, made.alone)
     report.rebuild = 2.0 ** -(_digits(setup.candidate, arithmetic) // 2)
     report.explanation = _explanation(report, setup)
     return report, made.trace
+
+
+def _shadow(m: Models, setup: Setup, reference: Sequence[int]) -> Shadow | None:
+    """None where the text is shorter than one round."""
+    drafts = m.schedule.drafts(m.length)
+    if m.drafter is None or len(reference) <= drafts:
+        return None
+    return shadow(m.target, m.drafter, m.schedule, setup.prompt, reference, drafts)
 
 
 def _geometry(m: Models, made: Arms) -> dict[str, Any]:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+from oracle.speculation.costs import CONFIDENCE
 from parity.speculating.checks import CHECKS
+from parity.speculating.costing import CostReport
 from parity.speculating.greedy import GreedyReport
+from parity.speculating.lawful import LawReport
 from parity.speculating.replay import ReplayReport
 from parity.speculating.rows import RowsReport, Width
 
@@ -43,16 +47,25 @@ def greedy(r: GreedyReport, quiet: bool = False) -> str:
         ratio = "no logits judged" if math.isnan(p.ratio) else f"worst {p.ratio:.3g} x tolerance"
         told = f"{len(p.differences)} differ" + (f", {len(p.wrong)} of them beyond noise" if p.differences else "")
         lines.append(f"  proposals: {p.rows} drafts of {p.rounds} rounds against the oracle's drafter: {told}, {ratio}")
-    for a in r.acceptance:
-        rate, per = (
-            (f"{a['rate']:.3f}" if a["rate"] is not None else "-"),
-            (f"{a['tokens_per_round']:.2f}" if a["tokens_per_round"] else "-"),
-        )
+    lines += _acceptance(r.acceptance)
+    if ahead := r.shadow:
+        each = ", ".join(f"{hits / ahead.rounds:.2f}" for hits in ahead.hits)
+        right = f"{ahead.mean_prefix:.2f} drafts right in a row over {ahead.rounds} rounds"
+        lines.append(f"  shadow along the target's own text: {right}; by place {each}")
+    lines += [f"  note: {line}" for line in r.findings]
+    return "\n".join(lines)
+
+
+def _acceptance(counts: Sequence[Mapping[str, Any]]) -> list[str]:
+    """One line per engine's way of counting."""
+    lines = []
+    for a in counts:
+        rate = f"{a['rate']:.3f}" if a["rate"] is not None else "-"
+        per = f"{a['tokens_per_round']:.2f}" if a["tokens_per_round"] else "-"
         lines.append(
             f"  acceptance as {a['engine']:7s} {a['accepted']}/{a['drafted']} = {rate}, {a['rounds']} rounds, {per} tokens per round"
         )
-    lines += [f"  note: {line}" for line in r.findings]
-    return "\n".join(lines)
+    return lines
 
 
 def replay(r: ReplayReport, quiet: bool = False) -> str:
@@ -88,6 +101,7 @@ def replay(r: ReplayReport, quiet: bool = False) -> str:
         ]
     unseen = [c for c, n in r.seen.items() if not n]
     lines.append(f"  accepted {r.accepted} of {r.drafted} drafts in {r.rounds} rounds; not recorded: {', '.join(unseen) or 'nothing'}")
+    lines += _acceptance(r.acceptance) + [f"  note: {line}" for line in r.findings]
     if r.missing:
         lines.append(f"  required and not recorded: {', '.join(r.missing)}")
     return "\n".join(lines)
@@ -124,6 +138,55 @@ def rows(r: RowsReport, quiet: bool = False) -> str:
     state = "open" if r.exact else "open by --allow-inexact" if r.override else "closed"
     lines.append(f"  gate: {state}" + ("" if r.allowed else "; --allow-inexact overrides it"))
     return "\n".join(lines)
+
+
+def law(r: LawReport, quiet: bool = False) -> str:
+    """The report of `parity probe law`."""
+    wrong = [x for x in r.rules if x.claims and x.broken]
+    exact = sum(x.lossless for x in r.rules)
+    told = f"{wrong[0].rule} is said to be lossless and is not" if wrong else f"{exact} of {len(r.rules)} rules emit by the target's law"
+    first = f"{'DIVERGENCE' if wrong else 'PARITY'}: {told} - {r.vocab} tokens, {r.drafts} drafts, {r.tokens} emitted, exact"
+    if quiet:
+        return first
+    lines = [first]
+    for x in r.rules:
+        lines.append(f"  {x.rule}: {'lossless' if x.lossless else f'broken for {x.broken} of {x.pairs} pairs of laws'} ({x.source})")
+        if b := x.first:
+            after = f" after {', '.join(map(str, b.before))}" if b.before else ""
+            lines.append(f"    first at token {b.position}{after}: token {b.token} with {b.found}, the target's law has {b.expected}")
+    return "\n".join(lines)
+
+
+def cost(r: CostReport, quiet: bool = False) -> str:
+    """The report of `parity probe cost`."""
+    f = r.fit
+    first = f"FIT: {f.fixed:.2f} + {f.per_row:.3f} per row - {len(r.widths)} points of {r.source}"
+    if c := r.claim:
+        told = "is one that these points allow" if c.holds else "is not what these points say"
+        first = f"{'PARITY' if c.holds else 'DIVERGENCE'}: {c.fixed:g} + {c.per_row:g} per row {told} (p {c.p:.2g}) - {r.source}"
+    if quiet:
+        return first
+    lines = [
+        first,
+        f"  fit: {f.fixed:.2f} + {f.per_row:.3f} per row; {CONFIDENCE:.0%} intervals {_range(f.fixed_range)} and {_range(f.per_row_range)}",
+    ]
+    lines.append(f"  sum of squares {f.sse:.4g}, largest residual {max(map(abs, f.residuals)):.3g}")
+    if c:
+        lines.append(
+            f"  claimed: sum of squares {c.sse:.4g}, off by {c.endpoints[0]:+.3g} at the narrowest and {c.endpoints[1]:+.3g} at the widest"
+        )
+    each = len(f.left_out) == len(r.widths)
+    for i, w in enumerate(r.widths):
+        line = f"  width {w.width:<3g} {w.ms:8.2f} measured {w.fitted:8.2f} fitted {f.residuals[i]:+7.2f}"
+        line += f"  without it {f.left_out[i][0]:.2f} + {f.left_out[i][1]:.3f}, missed by {f.left_out_error[i]:+.2f}" if each else ""
+        line += f"  {w.tokens_per_second:.2f} tok/s" if w.tokens_per_second is not None else ""
+        line += f"  breaks even at {w.break_even:.2f} accepted" if w.break_even is not None else ""
+        lines.append(line)
+    return "\n".join([*lines, *(f"  note: {line}" for line in r.findings)])
+
+
+def _range(r: tuple[float, float]) -> str:
+    return f"{r[0]:.2f} .. {r[1]:.2f}"
 
 
 def _row(w: Width) -> str:

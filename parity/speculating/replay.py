@@ -15,6 +15,7 @@ from typing import Any
 
 from oracle.models import Drafter, Target
 from oracle.ops.argmax import first_argmax
+from oracle.speculation import acceptance
 from oracle.speculation.caches import BLOCK_ROWS, CacheError, new_cache
 from parity.errors import UsageError
 from parity.report import EXIT, plain
@@ -65,6 +66,8 @@ class ReplayReport:
     header: dict[str, Any] = field(default_factory=dict)
     accepted: int = 0
     drafted: int = 0
+    acceptance: list[dict[str, Any]] = field(default_factory=list)
+    findings: list[str] = field(default_factory=list)
     proposals: Proposals | None = None
     taps: Taps | None = None
     fed: str = ""
@@ -90,6 +93,20 @@ class ReplayReport:
         return out
 
 
+@dataclass(frozen=True)
+class _Count:
+    fallback: bool
+    proposals: tuple[int, ...]
+    window: tuple[int, ...]
+    accepted: int
+    kept: int
+
+
+@dataclass(frozen=True)
+class _Counted:
+    rounds: list[_Count]
+
+
 def replay(
     path: Path, target: Target | None = None, drafter: Drafter | None = None, *, required: Iterable[str] = (),
     arithmetic: str | None = None, members: int = 4,
@@ -110,6 +127,8 @@ def check(
     spoken = [r for r in trace.rounds if not r.fallback]
     report = ReplayReport(trace.source, len(trace.rounds), counts, violations(trace), header=trace.header)
     report.accepted, report.drafted = sum(r.accepted for r in spoken), sum(len(r.window) - 1 for r in spoken)
+    counted = _Counted([_Count(r.fallback, r.proposals, r.window, r.accepted, kept_rows(r)) for r in trace.rounds])
+    report.acceptance, report.findings = acceptance.counts(counted), acceptance.differences(counted)
     known = counts | {"target": int(target is not None), "drafter": int(drafter is not None)}
     known["taps"] = int(not missing(trace)) if drafter is not None else 0
     report.missing = [c for c in required if not known[c]]

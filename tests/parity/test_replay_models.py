@@ -116,6 +116,24 @@ def test_features_that_do_not_fit_are_refused(files: Path, tmp_path: Path, chang
         run(files, written(tmp_path, [made[0] | change, *made[1:]]), None)
 
 
+def test_acceptance_is_counted_as_each_engine_does_and_the_differences_are_named(files: Path, tmp_path: Path) -> None:
+    made = lines(files, None, max_new=10)
+    found = replay(written(tmp_path, made))
+    accepted, rounds = sum(r["accepted"] for r in made[1:]), len(made) - 1
+    counts = {a["engine"]: a for a in found.acceptance}
+    assert {n: a["accepted"] for n, a in counts.items()} == dict.fromkeys(("muser", "strata", "mlxcel"), accepted)
+    assert counts["strata"]["rounds"] == rounds + 1 and counts["strata"]["tokens"] == accepted + rounds + 1
+    assert counts["mlxcel"]["rounds"] == rounds and any("bootstrap" in line for line in found.findings)
+
+
+def test_a_shadow_runs_beside_the_target_s_own_text(files: Path) -> None:
+    setup = Setup(files / "qwen3/target", PROMPT, 20, "model", files / "qwen3/drafter", "qwen3", verify_length=5)
+    report, _ = compare(setup, members=0, shadowed=True)
+    assert report.shadow is not None and report.shadow.rounds == 4 and len(report.shadow.hits) == 4
+    with pytest.raises(UsageError, match="--shadow: drafter lookup has no model"):
+        compare(Setup(files / "qwen3/target", PROMPT, 4, "lookup"), members=0, shadowed=True)
+
+
 def test_the_command_line(files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = written(tmp_path, lines(files, None, ("taps",), max_new=6))
     models = ["--target", str(files / "qwen3/target"), "--model", str(files / "qwen3/drafter"), "--family", "qwen3"]
