@@ -16,7 +16,7 @@ from pathlib import Path
 from native import sources
 from native.errors import NativeError
 
-TARGETS = {"cuda-emu": "DLAB_EMULATE", "cuda": "DLAB_CUDA", "metal-emu": "DLAB_EMULATE_METAL", "metal": "DLAB_METAL"}
+TARGETS = {"cuda-emu": "DLAB_EMULATE", "cuda": "DLAB_CUDA", "metal-emu": "DLAB_EMULATE", "metal": "DLAB_METAL"}
 """Libraries built by this module, and the CMake option of each."""
 EMULATED = tuple(name for name in TARGETS if name.endswith("-emu"))
 """Those that need no device, so that they are built on first use."""
@@ -58,7 +58,7 @@ def _installed(name: str) -> Path:
 def build(name: str, target: str, more: list[str]) -> Path:
     """Builds a CMake target of the configuration for the library ``name``, with further options; returns its file."""
     cmake = _tool("cmake")
-    folder = sources.PACKAGE.parent / "build" / f"native-{name}"
+    folder = sources.PACKAGE.parent / "build" / ("native-emulated" if name in EMULATED else f"native-{name}")
     generator = ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={_tool('ninja')}"]
     options = [f"-D{TARGETS[name]}=ON", "-DCMAKE_BUILD_TYPE=Release", f"-DPython3_EXECUTABLE={sys.executable}"]
     configure = [cmake, "-S", str(sources.PACKAGE), "-B", str(folder), *generator, *options, *more]

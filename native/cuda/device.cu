@@ -3,6 +3,10 @@
 
 #include "cpu/apply.hpp"
 
+#ifndef DLAB_SOURCE_HASH
+#define DLAB_SOURCE_HASH ""
+#endif
+
 namespace dlab {
 
 // Moves without arithmetic are left to the caller: they would go to the device and come back as they were.
@@ -30,6 +34,7 @@ const uint32_t where = DLAB_CAP_EMULATED;
 #endif
 
 const bool heads = true;
+const char* const source_hash = DLAB_SOURCE_HASH;
 const char* const arithmetic =
     "activations=f32,accumulate=f32,order=lanes:32x4,attention_order=blocked:32,fma=1,norm_sum=f64,softmax=online,rope_angle=f64,"
     "rope_table=f32,cells=f32";

@@ -1,5 +1,6 @@
 # dlab_emulate_cuda(TARGET SOURCE.cu ... HEADER.cuh ...)
 # dlab_emulate_metal(TARGET SOURCE.metal ... HOST.cpp ...)
+# dlab_emulate_host(OBJECTS HOST.cpp ...)
 #
 # Adds CUDA or Metal sources to a library or program, compiled by the C++ compiler for the emulator in this folder, and the emulator itself.
 # CUDA headers with launches or __shared__ variables in them are named too, so that they are translated as well; headers that a .metal
@@ -74,15 +75,26 @@ function(_dlab_emulate target header)
   # The objects wait for the translated headers.
   add_custom_target(${target}_translated DEPENDS ${generated})
   add_dependencies(${target} ${target}_translated)
-  target_sources(${target} PRIVATE ${generated} $<TARGET_OBJECTS:dlab_emulator>)
+  target_sources(${target} PRIVATE ${generated})
   target_include_directories(${target} BEFORE PRIVATE ${CMAKE_CURRENT_BINARY_DIR}/${target}_emulated ${EMU_FOLDER}/include ${EMU_FOLDER} ${CMAKE_CURRENT_SOURCE_DIR})
+endfunction()
+
+function(_dlab_add_emulator target)
+  target_sources(${target} PRIVATE $<TARGET_OBJECTS:dlab_emulator>)
   target_link_libraries(${target} PRIVATE Threads::Threads ${CMAKE_DL_LIBS})
 endfunction()
 
 function(dlab_emulate_cuda target)
   _dlab_emulate(${target} cuda_emu.hpp ${ARGN})
+  _dlab_add_emulator(${target})
 endfunction()
 
 function(dlab_emulate_metal target)
+  _dlab_emulate(${target} language.hpp ${ARGN})
+  _dlab_add_emulator(${target})
+endfunction()
+
+# Host code alone, watched like that beside kernels, as objects for several libraries.
+function(dlab_emulate_host target)
   _dlab_emulate(${target} language.hpp ${ARGN})
 endfunction()

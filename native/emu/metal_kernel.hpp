@@ -48,7 +48,7 @@ struct Bound {
   Memory buffers[kMetalSlots];
   size_t threadgroup[kMetalSlots];  // offsets into the threadgroup's memory
 
-  const void* buffer(int i) const {
+  __attribute__((no_sanitize("thread"))) const void* buffer(int i) const {
     return buffers[i].offset ? reinterpret_cast<const char*>(this) + buffers[i].offset : buffers[i].device;
   }
 };
@@ -57,15 +57,18 @@ Index builtin(Slot slot);
 unsigned linear_index() __attribute__((const));
 void* threadgroup_memory(size_t offset);
 
+// What fetches a thread's arguments is no access of the kernel.
+#define EMU_UNWATCHED __attribute__((no_sanitize("thread")))
+
 template <class T>
-inline void fill(T& to, Index v) { to = static_cast<T>(v.x); }
+EMU_UNWATCHED inline void fill(T& to, Index v) { to = static_cast<T>(v.x); }
 template <class T>
-inline void fill(metal::vec<T, 2>& to, Index v) { to = {static_cast<T>(v.x), static_cast<T>(v.y)}; }
+EMU_UNWATCHED inline void fill(metal::vec<T, 2>& to, Index v) { to = {static_cast<T>(v.x), static_cast<T>(v.y)}; }
 template <class T>
-inline void fill(metal::vec<T, 3>& to, Index v) { to = {static_cast<T>(v.x), static_cast<T>(v.y), static_cast<T>(v.z)}; }
+EMU_UNWATCHED inline void fill(metal::vec<T, 3>& to, Index v) { to = {static_cast<T>(v.x), static_cast<T>(v.y), static_cast<T>(v.z)}; }
 
 template <class P>
-inline P argument(const Parameter& parameter, const Bound& bound) {
+EMU_UNWATCHED inline P argument(const Parameter& parameter, const Bound& bound) {
   if constexpr (std::is_pointer_v<P>) {
     if (parameter.slot == Slot::Threadgroup) return static_cast<P>(threadgroup_memory(bound.threadgroup[parameter.index]));
     return static_cast<P>(const_cast<void*>(bound.buffer(parameter.index)));
@@ -103,7 +106,7 @@ struct MetalKernel {
 
  private:
   template <class... P, size_t... I>
-  void invoke(const Bound& bound, std::index_sequence<I...>) const {
+  EMU_UNWATCHED void invoke(const Bound& bound, std::index_sequence<I...>) const {
     reinterpret_cast<void (*)(P...)>(function)(argument<P>(parameters[I], bound)...);
   }
   void enter() const;

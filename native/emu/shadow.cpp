@@ -167,7 +167,7 @@ void kernel_access(Arena& arena, const void* p, size_t bytes, const Access& a) {
 
 // Neither device nor shared memory: locals, constants and mapped pinned memory are fine, other host memory is not.
 void other_access(const void* p, size_t bytes, bool write, uint32_t code) {
-  if (on_block_stack(p) || in_module(p)) return;
+  if (in_module(p) || on_block_stack(p)) return;
   if (pinned_memory().live(p, bytes)) {
     if (write) device_wrote_pinned(p, bytes);
     return;

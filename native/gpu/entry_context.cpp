@@ -7,10 +7,6 @@
 #include "formats.hpp"
 #include "gpu/gpu.hpp"
 
-#ifndef DLAB_SOURCE_HASH
-#define DLAB_SOURCE_HASH ""
-#endif
-
 namespace dlab {
 
 extern const Kernels kBaselineKernels;
@@ -96,7 +92,7 @@ int32_t dlab_get_info(dlab_info* out) {
                           library_name.c_str(),
                           "1.2",
                           backend::arithmetic,
-                          DLAB_SOURCE_HASH};
+                          backend::source_hash};
   memcpy(out, &info, std::min<size_t>(out->struct_size, sizeof info));
   return DLAB_OK;
 }

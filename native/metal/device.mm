@@ -16,6 +16,10 @@
 #include "dispatch.hpp"
 #include "sources.hpp"
 
+#ifndef DLAB_SOURCE_HASH
+#define DLAB_SOURCE_HASH ""
+#endif
+
 namespace dlab::gpu {
 
 struct DeviceStream {
@@ -174,6 +178,7 @@ namespace backend {
 
 const char* const name = "metal";
 const char* const arithmetic = kMetalArithmetic;
+const char* const source_hash = DLAB_SOURCE_HASH;
 const uint32_t where = DLAB_CAP_DEVICE;
 
 void require_device() {

@@ -4,6 +4,10 @@
 #include "emu/metal_kernel.hpp"
 #include "emu/runtime.hpp"
 
+#ifndef DLAB_SOURCE_HASH
+#define DLAB_SOURCE_HASH ""
+#endif
+
 namespace dlab::gpu {
 
 namespace {
@@ -26,6 +30,7 @@ namespace backend {
 
 const char* const name = "metal-emu";
 const char* const arithmetic = kMetalArithmetic;
+const char* const source_hash = DLAB_SOURCE_HASH;
 const uint32_t where = DLAB_CAP_EMULATED;
 
 void require_device() {}
