@@ -1,4 +1,4 @@
-"""The operations of ABI 1.1 in the Metal library, on the emulator: the tests of the CUDA library, unchanged."""
+"""The operations of ABI 1.1 in the Metal library, on the emulator: the tests of the CUDA library, judged by what Metal declares."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import pytest
 
 from oracle.arithmetic import named
 from tests.cuda import test_named
-from tests.cuda.test_named import *  # noqa: F403
+from tests.metal.shared import cases_of
+
+globals().update(cases_of(test_named))
 
 
 @pytest.fixture(autouse=True)

@@ -2,4 +2,7 @@
 
 from __future__ import annotations
 
-from tests.cuda.test_operations import *  # noqa: F403
+from tests.cuda import test_operations
+from tests.metal.shared import cases_of
+
+globals().update(cases_of(test_operations))

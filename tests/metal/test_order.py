@@ -7,8 +7,11 @@ import pytest
 
 from native import Context, Library
 from oracle import summation
-from tests.cuda.test_order import *  # noqa: F403
+from tests.cuda import test_order
 from tests.cuda.test_order import chained
+from tests.metal.shared import cases_of
+
+globals().update(cases_of(test_order))
 
 
 @pytest.mark.parametrize("width", [40, 256, 803])
