@@ -78,6 +78,7 @@ def compare_dump(
         report.stages += tape.stages
         _recurrences(case, tape)
         report.divergences += tape.divergences
+        report.consequences += tape.consequences
         report.margins += tape.margins
         report.timing["local_s"] = time.perf_counter() - began
         _storage(report, arithmetic, tape)

@@ -20,6 +20,7 @@ from parity.block_choices import block_choices
 from parity.explain import explain
 from parity.explain.base import Suspect, along
 from parity.explain.choices import explanations as choice_explanations
+from parity.explain.lengths import resized
 from parity.explain.patterns import along_axes, form, runs
 from parity.explain.separate import separate
 from parity.explain.signature import misread, signature
@@ -28,6 +29,7 @@ from parity.judge import Judge, Verdict
 from parity.margins import among, choices
 from parity.memberships import OwnScores, broken, memberships
 from parity.report import Divergence, Extent, Margin, StageResult
+from parity.spreading import Spreading
 
 if TYPE_CHECKING:
     from dumps import Dump, StageRecord
@@ -84,31 +86,46 @@ class Local:
     explained: int = EXPLAINED
     world: World = NOWHERE
     known: dict[str, frozenset[str]] = field(default_factory=dict)
+    consequences: list[Divergence] = field(default_factory=list)
+    spreading: Spreading = field(default_factory=Spreading)
 
     def __call__(self, stage: Stage, y: Tensor, reading: Reading) -> Tensor:
-        stage = consumed(self.arithmetic, stage)
+        surely, perhaps = self.spreading.reaches(stage)
+        before = len(self.divergences)
+        out, found = self._compared(consumed(self.arithmetic, stage), y, reading)
+        # Invalid although its shape is right: values that are not finite, or a choice that such values made.
+        finite = not found.invalid or found.values is None
+        reached = surely or (perhaps and not finite)
+        if reached:
+            self.consequences += self.divergences[before:]
+            del self.divergences[before:]
+        self.spreading.note(stage, out, reached=reached, finite=finite, on=not finite or (surely and found.record is None))
+        return out
+
+    def _compared(self, stage: Stage, y: Tensor, reading: Reading) -> tuple[Tensor, Recorded]:
+        """The stage judged; what the oracle goes on with, and what the candidate recorded."""
         self.scores.see(stage, y, reading)
         found = recorded(self.dump, stage, y)
         if found.record is None:
             self.unseen.append(f"{stage.step}:{stage.path}")
             self._remember(stage, y)
-            return y
+            return y, found
         if found.invalid:
             self._invalid(stage, y, found)
-            return self._go_on(reading, y, found)
+            return self._go_on(reading, y, found), found
         assert found.values is not None
         self._infer(stage, y, found)
         if stage.op.name == "select":
             found.invalid = broken(found.values.astype(np.int64), stage.args[0])
             if found.invalid:
                 self._invalid(stage, y, found)
-                return y
+                return y, found
         if stage.op.kind == "choice":
             self._choice(stage, y, found.values)
         else:
             self._judge(stage, y, found)
             self._remember(stage, y)
-        return reading.lift(found.values, y.axes)
+        return reading.lift(found.values, y.axes), found
 
     def _remember(self, stage: Stage, y: Tensor) -> None:
         """The oracle's own logits: a choice is judged by them, not by the candidate's."""
@@ -141,6 +158,8 @@ class Local:
         oracle, value = (float(y.data[at]), float(found.values[at])) if at and found.values is not None else (float("nan"), float("nan"))
         bad = ~np.isfinite(found.values) if found.values is not None else np.ones(y.data.shape, bool)
         made = divergence(stage, y.axes, at, float("inf"), True, oracle, value, "local", extent(bad, y.axes), found.invalid)
+        if found.values is None and found.record.contiguous:
+            made.explanations = [asdict(e) for e in resized(stage, y, np.asarray(found.record.float64()))]
         if found.values is not None:
             made.signature = misread(Suspect(stage, y, found.values, np.ones(y.data.shape, bool), self.world))
         self.divergences.append(made)

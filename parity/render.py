@@ -112,8 +112,12 @@ def facts(report: Report) -> list[str]:
     drift = [s for s in report.stages if s.verdict == "drift"]
     if drift:
         lines.append(f"drift (rolled, no failure): {_some([f'{s.step}:{s.stage}' for s in drift])}")
-    if report.consequences:
-        lines.append(f"rolled mode also departs at {len(report.consequences)} later stages: consequences of the divergence above")
+    departed = [d for d in report.consequences if d.mode == "rolled"]
+    if departed:
+        lines.append(f"rolled mode also departs at {len(departed)} later stages: consequences of the divergence above")
+    reached = len(report.consequences) - len(departed)
+    if reached:
+        lines.append(f"{reached} later stages are computed from values that are not finite: consequences of the divergence above")
     return lines
 
 

@@ -79,8 +79,10 @@ def _other_starts(s: Suspect, start: Tensor) -> Iterator[Hypothesis]:
             if np.array_equal(after[row], start.data) or not np.isfinite(after[row]).all():
                 continue
             tried += 1
-            text = f"the state starts from row {row} of step {step} (of {len(after)} rows): rolled back wrongly"
-            yield Hypothesis("delta.rollback", text, with_arg(s.stage, 0, like(start, after[row])), parameters={"step": step, "row": row})
+            left = step == s.stage.step - 1 and row == len(after) - 1
+            kind, why = ("state.stale", "not taken back") if left else ("state.rollback", "taken back to another row")
+            text = f"the state starts from row {row} of step {step} (of {len(after)} rows): {why}"
+            yield Hypothesis(kind, text, with_arg(s.stage, 0, like(start, after[row])), parameters={"step": step, "row": row})
 
 
 def delta_read(s: Suspect) -> Iterator[Hypothesis]:
@@ -161,8 +163,10 @@ def _other_histories(s: Suspect, history: Tensor) -> Iterator[Hypothesis]:
     for end in range(len(rows), max(reach, len(rows) - MAX_STATES) - 1, -1):
         other = rows[end - reach : end]
         if len(other) == reach and not np.array_equal(other, history.data):
-            text = f"the rows before end {len(rows) - end} rows before the last one recorded: rolled back wrongly"
-            yield Hypothesis("short_conv.rollback", text, with_arg(s.stage, 1, like(history, other)), parameters={"end": end})
+            back = len(rows) - end
+            kind, why = ("state.rollback", "taken back to another row") if back else ("state.stale", "not taken back")
+            text = f"its history ends {f'{back} before' if back else 'with'} the last row recorded: {why}"
+            yield Hypothesis(kind, text, with_arg(s.stage, 1, like(history, other)), parameters={"end": end})
 
 
 def dynamic_conv(s: Suspect) -> Iterator[Hypothesis]:

@@ -259,7 +259,7 @@ KINDS = (
         "delta",
         ("delta=1", "delta=-1"),
         {"rollback": "delta=1"},
-        ("rope.position", "short_conv.history"),
+        ("rope.position", "short_conv.history", "state.stale"),
     ),
     StepKind(
         "state.stale",
@@ -270,7 +270,7 @@ KINDS = (
         "a recurrent state not taken back with the cells",
         ("K22",),
         knobs={"recurrent rollback": ""},
-        alike=("short_conv.history", "delta.lost"),
+        alike=("short_conv.history", "delta.lost", "state.rollback"),
     ),
     StepKind(
         "window.tokens",

@@ -10,6 +10,7 @@ import pytest
 from oracle import arithmetic as arithmetics
 from oracle.readings import Rounded
 from parity import scoring, scoring_calls, scoring_runs
+from parity.faults.planting import record_planted
 from parity.local import Local
 from parity.memory import MemoryDump
 from parity.recording import record
@@ -96,10 +97,42 @@ def test_case_artifact_and_dump_faults_are_found_where_the_oracle_says(root, mon
 
 
 def test_a_recurrent_state_that_is_not_taken_back_is_found(root, monkeypatch):
-    monkeypatch.setattr(scoring_runs, "specs", lambda case, types: iter(("state.stale", "state.rollback:delta=1")))
+    texts = ("state.stale", "state.rollback:delta=1", "state.rollback:delta=-1")
+    monkeypatch.setattr(scoring_runs, "specs", lambda case, types: iter(texts))
     case = score_case("qwen38-flash-next target", 0, root)
     outcomes = list(scoring_runs.planted_runs(case, Rounded(F32), "f32", root / "scratch", ("all",)))
-    assert [o.kind for o in outcomes if o.above and o.found and o.stage and o.place] == ["state.stale", "state.rollback"]
+    assert {o.spec for o in outcomes if o.above and o.found and o.stage and o.place} == set(texts)
+    assert all(o.named == 1 and o.said.partition(":")[0] == o.kind for o in outcomes)
+
+
+def test_a_smaller_window_of_a_ring_is_named_by_the_cells_it_has_lost(root, monkeypatch):
+    monkeypatch.setattr(scoring_runs, "specs", lambda case, types: iter(("artifact.config:key=window,factor=0.5",)))
+    case = score_case("muse-glimmer, ring with a sink", 0, root)
+    (found,) = scoring_runs.planted_runs(case, Rounded(F32), "f32", root / "scratch", ("all",))
+    assert found.stage and found.place and found.named == 1
+    assert found.said.startswith("attention.window: the cache keeps 5 cells fewer than the window has, beside a sink of 2: cells 2-6 of 20")
+
+
+def test_a_value_that_is_not_finite_is_one_divergence_however_far_it_spreads(root):
+    """What is computed from it is its consequence, through caches and streams too."""
+    for name, stage in (("qwen38-flash-next target", "target.L1.mlp_hc.inject_raw"), ("qwen3", "draft.L0.k_raw")):
+        case, dump = score_case(name, 0, root), MemoryDump({}, {})
+        record_planted(case, Rounded(F32), f"values.nan:value=nan,stage={stage}", dump, F32, root)
+        report = scoring_runs.judged(case, dump, "f32")
+        assert {d.stage for d in report.divergences} == {stage} and len(report.consequences) > 50
+        assert all(d.what or d.ratio > 1 for d in report.consequences)
+
+
+def test_a_value_that_is_not_finite_in_the_dump_only_hides_nothing_behind_it(root):
+    case = score_case("qwen3", 0, root)
+    dump = healthy(case)
+    first, second = (dump.get(2, s).array().copy() for s in ("draft.L0.o", "draft.L1.mlp_down"))
+    first[0, 0], second[1] = np.nan, 1.5 * second[1]
+    dump.replace(2, "draft.L0.o", first, "f32")
+    dump.replace(2, "draft.L1.mlp_down", second, "f32")
+    report = scoring_runs.judged(case, dump, "f32")
+    assert [d.stage for d in report.divergences if d.stage != "draft.L1.h_mlp"] == ["draft.L0.o", "draft.L1.mlp_down"]
+    assert {d.stage for d in report.consequences} <= {"draft.L0.h_attn"}
 
 
 def test_cosine_does_not_see_a_scale_of_one_per_mille(judged, drafter):
