@@ -143,11 +143,17 @@ void Arena::copy_initialised(const void* to, const Arena& from_arena, const void
   for (size_t i = 0; i < bytes; ++i) set_initialised(static_cast<const char*>(to) + i, 1, bits[i]);
 }
 
-// Address space only: pages count when they are touched.
-Arena* const device_arena = new Arena(size_t{256} << 30, true);
-Arena* const pinned_arena = new Arena(size_t{64} << 30, false);
-Arena* const shared_arena = new Arena(size_t{4} << 20, true);
-const uintptr_t module_base = module().base;
+Arena *device_arena, *pinned_arena, *shared_arena;
+uintptr_t module_base;
+
+// Before the statics of anyone's sources, which are looked at as soon as they are made, in whatever order the objects are linked. Address
+// space only: pages count when they are touched.
+__attribute__((constructor(101))) void reserve_address_space() {
+  device_arena = new Arena(size_t{256} << 30, true);
+  pinned_arena = new Arena(size_t{64} << 30, false);
+  shared_arena = new Arena(size_t{4} << 20, true);
+  module_base = module().base;
+}
 
 std::string whereabouts(const Arena& arena, const char* name, const void* p) {
   const Allocation* a = arena.find(p);

@@ -76,9 +76,7 @@ class Arena {
 constexpr size_t kPage = 4096;
 
 // Made when the library is loaded; read at every access.
-extern Arena* const device_arena;
-extern Arena* const pinned_arena;
-extern Arena* const shared_arena;
+extern Arena *device_arena, *pinned_arena, *shared_arena;
 inline Arena& device_memory() { return *device_arena; }
 inline Arena& pinned_memory() { return *pinned_arena; }
 inline Arena& shared_memory() { return *shared_arena; }
@@ -89,7 +87,7 @@ std::string whereabouts(const Arena& arena, const char* name, const void* p);
 // Is p inside the data or code of this shared object (constants, __device__ and __constant__ variables)?
 bool in_module(const void* p);
 // The offset of a return address in this shared object.
-extern const uintptr_t module_base;
+extern uintptr_t module_base;
 inline uint32_t code_of(const void* return_address) { return static_cast<uint32_t>(reinterpret_cast<uintptr_t>(return_address) - module_base); }
 
 }  // namespace emu

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "cpu/dumping.hpp"
-
 namespace dlab {
 
 std::unique_ptr<dlab_drafter> make_drafter(dlab_ctx& ctx, Config config, const dlab_named_tensor* weights, int32_t n, bool) {
@@ -28,16 +26,6 @@ DeviceDrafter::DeviceDrafter(Gpu& context, Config configuration, const DrafterWe
       weights_(blocks_, w),
       inv_freq_(config.frequencies()),
       pools_(w.layers.size()) {}
-
-void DeviceDrafter::emit(Pass& pass, const std::string& stage, const void* device, const std::vector<int64_t>& shape, int32_t dtype) {
-  if (!wants_dump(ctx, stage)) return;
-  int64_t bytes = dtype == DLAB_F16 ? 2 : 4;
-  for (const int64_t size : shape) bytes *= size;
-  std::vector<uint8_t> host(static_cast<size_t>(bytes));
-  download(pass.stream, host.data(), device, bytes);
-  backend::wait(pass.stream, Site());
-  dump_stage(ctx, stage, host.data(), pass.row0, shape, dtype);
-}
 
 float* DeviceDrafter::project(Pass& pass, const std::string& stage, const float* x, const DeviceMatrix& w, const DeviceVector* bias,
                               int64_t heads) {
@@ -151,6 +139,7 @@ void DeviceDrafter::layer(int64_t index, Pass& pass, const float*& hidden) {
 }
 
 void DeviceDrafter::propose(const int32_t* block_ids, int64_t rows, int64_t pos, int32_t* ids, float* top2, Rows logits) {
+  recorder_.forget();
   reserve(held.count() + rows);
   appended_.hold(blocks_);
   Pass pass{blocks_, block_space_, rows, 0, pos, held.count()};
@@ -170,6 +159,7 @@ void DeviceDrafter::propose(const int32_t* block_ids, int64_t rows, int64_t pos,
   const float* scores = score(pass, final_norm);
   draft(pass, final_norm, scores);
   fetch(pass, scores, logits.data != nullptr);
+  recorder_.deliver(ctx);
   evict();
   proposed_.record(blocks_);
   blocks_.wait();

@@ -14,6 +14,7 @@
 
 #include "cpu/fused.hpp"
 #include "gpu/device_weights.hpp"
+#include "gpu/recorder.hpp"
 
 namespace dlab::gpu {
 
@@ -112,7 +113,9 @@ class DeviceDrafter final : public dlab_drafter {
   float* convolution_kernel(Pass& pass, const std::string& stage, const float* xn, const DeviceMatrix& w);
   float* convolved(Pass& pass, const std::string& stage, const float* x, const float* kernel, const DeviceVector& base, int64_t side);
   void store_cells(Pass& pass, const float* x, Buffer<uint8_t>& cells, int64_t cell);
-  void emit(Pass& pass, const std::string& stage, const void* device, const std::vector<int64_t>& shape, int32_t dtype = DLAB_F32);
+  void emit(Pass& pass, const std::string& stage, const void* device, const std::vector<int64_t>& shape, int32_t dtype = DLAB_F32) {
+    recorder_.take(ctx, pass.stream, stage, device, pass.row0, shape, dtype);
+  }
 
   void* cell_at(const Buffer<uint8_t>& cells, int64_t cell) const { return cells.get() + cell * cell_bytes(); }
   int64_t cell_bytes() const { return config.cell_width() * (device_.cell_dtype == DLAB_F16 ? 2 : 4); }
@@ -123,6 +126,7 @@ class DeviceDrafter final : public dlab_drafter {
   const DeviceWeights weights_;
   const std::vector<double> inv_freq_;
 
+  Recorder recorder_;
   Workspace append_space_, block_space_;
   Staging<float> taps_stage_, append_table_stage_, block_table_stage_;
   Staging<int32_t> ids_stage_;

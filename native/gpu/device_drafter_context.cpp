@@ -14,11 +14,15 @@ constexpr int64_t kAppendRows = 256;  // rows that go through the device togethe
 
 void DeviceDrafter::append(Rows taps, int64_t pos0) {
   held.require(pos0);
+  recorder_.forget();
   proposed_.hold(appends_);
   const int64_t behind = held.count();
   reserve(behind + taps.rows + config.block_size);
-  for (int64_t r = 0; r < taps.rows; r += kAppendRows)
+  for (int64_t r = 0; r < taps.rows; r += kAppendRows) {
     append_rows({taps.row(r), std::min(kAppendRows, taps.rows - r), taps.width, taps.stride}, pos0 + r, behind + r);
+    if (recorder_.full()) recorder_.deliver(ctx);
+  }
+  recorder_.deliver(ctx);
   // All is issued: now the context changes.
   HeldRows after = held;
   after.append(pos0, taps.rows);
