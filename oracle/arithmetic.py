@@ -133,6 +133,14 @@ def _llama_cpp(name: str, policy: str) -> Arithmetic:
     return Arithmetic(name, use=use, order="lanes:8", fma=True, norm_sum="f64", angles="f32-product", probabilities="f16")
 
 
+def _strata() -> Arithmetic:
+    """The drafter in Strata's CUDA runtime (`specs/qwen38-flash-next.md` section 6): bf16 activations for every product but the head's,
+    which takes Q8_1 blocks; the cache in f16; attention in chunks of 64 cells; angles in float32. All else stays f32."""
+    products = ("fc", "q_raw", "k_raw", "v", "o", "mlp_gate", "mlp_up", "mlp_down")
+    use = (("*.k_cells", "f16"), ("*.v_cells", "f16"), ("draft.logits", "q8_1"), *((f"draft*.{name}", "bf16") for name in products))
+    return Arithmetic("strata", use=use, attention_order="blocked:64", fma=True, angles="f32-pow")
+
+
 PRESETS = {
     "f32": Arithmetic(),
     "f32-sequential": Arithmetic("f32-sequential", declared=True),
@@ -156,6 +164,7 @@ PRESETS = {
     ),
     "bf16": Arithmetic("bf16", store=(("*", "bf16"),)),
     "f16": Arithmetic("f16", store=(("*", "f16"),)),
+    "strata": _strata(),
     "llama.cpp-cpu": _llama_cpp("llama.cpp-cpu", "ggml"),
     "llama.cpp-scalar": _llama_cpp("llama.cpp-scalar", "ggml-scalar"),
 }

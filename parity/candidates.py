@@ -79,7 +79,7 @@ def declared(candidate: Candidate, text: str | None, case: Case | None = None) -
     """The arithmetic to judge by: ``--arithmetic``, else what the candidate is known to do (an adapter: on ``case``)."""
     if text is not None:
         return arithmetics.named(text)
-    if candidate.kind == "numpy" and candidate.spec in NUMPY:
+    if candidate.kind == "numpy" and candidate.spec != "f64":
         return arithmetics.named(candidate.spec)
     if candidate.kind == "adapter":
         return arithmetics.named(ADAPTERS[candidate.spec].declared(case))

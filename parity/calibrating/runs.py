@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
+from oracle.arithmetic import PRESETS, DeclarationError
 from parity import candidates
 from parity.calibrating import generic, laguna, muse, qwen38
 from parity.calibrating.tally import Tally
@@ -34,7 +35,7 @@ MEMBERS = 4
 def healthy() -> list[Candidate]:
     """The library, op by op and fused, and NumPy in every arithmetic that has a name."""
     libraries = [candidates.parse("cpu", entry) for entry in ("op", "fused")]
-    return libraries + [candidates.parse(name) for name in candidates.NUMPY]
+    return libraries + [Candidate(name, "numpy") for name in PRESETS if name not in candidates.LIBRARIES.values()]
 
 
 def takes(candidate: Candidate, case: Case) -> bool:
@@ -49,7 +50,11 @@ def healthy_reports(case: Case, root: Path, among: Iterable[Candidate]) -> Itera
     for candidate in among:
         if takes(candidate, case):
             out = root / "dumps" / candidate.name.replace(" ", "-")
-            candidates.execute(candidate, case, out, None, threads=1)
+            try:
+                candidates.execute(candidate, case, out, None, threads=1)
+            except DeclarationError:  # blocks of its activations do not fit the rows of this case
+                shutil.rmtree(out, ignore_errors=True)
+                continue
             yield candidate.name, compare_dump(case, open_dump(out), candidates.declared(candidate, None, case), members=MEMBERS)
             shutil.rmtree(out)
 

@@ -39,11 +39,6 @@ BLOCK = {
 POOLS = {"kpool{l}": "draft.L{l}.k_cells", "vpool{l}": "draft.L{l}.v_cells"}
 #: what is checked, but is no stage
 CHECKED = ("meta", "pool_meta", "steps{l}", "pt{l}", "head_act_q8", "pool_cells0", "pool_k0", "pool_head", "head_ids")
-#: the drafter in Strata's CUDA runtime (section 6), for ``--arithmetic``: bf16 activations for every product but the head's, which takes
-#: Q8_1 blocks; the cache in f16; angles in f32
-ARITHMETIC = "f32,fma=1,angles=f32-pow,use=*.k_cells:f16+*.v_cells:f16+draft.logits:q8_1" + "".join(
-    f"+*.{name}:bf16" for name in ("fc", "q_raw", "k_raw", "v", "o", "mlp_gate", "mlp_up", "mlp_down")
-)
 CONTEXT = re.compile(r"ctx_b([0-9]{1,10})")
 
 

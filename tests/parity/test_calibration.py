@@ -97,7 +97,7 @@ def test_an_alarm_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     """A candidate that rounds to bf16 and declares f32."""
     from parity import candidates
 
-    monkeypatch.setattr(candidates, "declared", lambda candidate, text: arithmetics.named("f32"))
+    monkeypatch.setattr(candidates, "declared", lambda candidate, text, case: arithmetics.named("f32"))
     tally = Tally()
     calibrate("llama target", [1], tmp_path, tally, [candidates.parse("bf16")])
     assert tally.runs == len(tally.alarms) == 1 and "divergence at target." in tally.alarms[0]

@@ -22,12 +22,11 @@ from parity.cli import cli
 from parity.comparing import compare_dump
 from parity.errors import UsageError
 from parity.importers import Imported, import_recording
-from parity.importers.strata import ARITHMETIC
 from parity.making import drafter_case
 from parity.models import open_case_model, run
 from parity.report import Report
 
-STRATA = arithmetics.named(ARITHMETIC)
+STRATA = arithmetics.named("strata")
 PAGE, PROMPT, BLOCK = 4, 11, 5
 
 
