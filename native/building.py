@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -61,6 +62,8 @@ def build(name: str, target: str, more: list[str]) -> Path:
     folder = sources.PACKAGE.parent / "build" / ("native-emulated" if name in EMULATED else f"native-{name}")
     generator = ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={_tool('ninja')}"]
     options = [f"-D{TARGETS[name]}=ON", "-DCMAKE_BUILD_TYPE=Release", f"-DPython3_EXECUTABLE={sys.executable}"]
+    if name == "cuda":
+        options.append(f"-DCMAKE_CUDA_COMPILER={_nvcc()}")
     configure = [cmake, "-S", str(sources.PACKAGE), "-B", str(folder), *generator, *options, *more]
     with _alone(folder):
         for command in (configure, [cmake, "--build", str(folder), "--target", target]):
@@ -86,6 +89,21 @@ def _tool(name: str) -> str:
     found = shutil.which(name, path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
     if found is None:
         raise NativeError("LOAD", f"{name} is not here, and the library is not built: pip install {name}")
+    return found
+
+
+def nvcc() -> str | None:
+    """The CUDA compiler: of a toolkit on the PATH, or of the wheels nvidia-cuda-nvcc, -runtime and -cccl in this environment."""
+    if found := shutil.which("nvcc"):
+        return found
+    folders = dict.fromkeys(sysconfig.get_path(key) for key in ("purelib", "platlib"))
+    return next((str(path) for folder in folders for path in sorted(Path(folder).glob("nvidia/*/bin/nvcc"))), None)
+
+
+def _nvcc() -> str:
+    if (found := nvcc()) is None:
+        wheels = "nvidia-cuda-nvcc nvidia-cuda-runtime nvidia-cuda-cccl"
+        raise NativeError("LOAD", f"nvcc is not here: pip install {wheels}, or put the one of a CUDA toolkit on the PATH")
     return found
 
 

@@ -8,7 +8,10 @@ from oracle.arithmetic import PRESETS
 from parity.adapters import ADAPTERS, Adapter
 from parity.candidates import LIBRARIES, NUMPY
 
-NEEDS = {"cuda": ("nvcc", "once nvcc is here (pip install nvidia-cuda-nvcc)"), "metal": ("xcrun", "on a Mac with its command line tools")}
+NEEDS = {
+    "cuda": ("nvcc", "once nvcc is here (pip install nvidia-cuda-nvcc nvidia-cuda-runtime nvidia-cuda-cccl)"),
+    "metal": ("xcrun", "on a Mac with its command line tools"),
+}
 """What a library for a device is built with, and how that is had."""
 
 
@@ -33,7 +36,7 @@ def _library(name: str) -> dict[str, Any]:
     import shutil
 
     import native
-    from native.building import EMULATED
+    from native.building import EMULATED, nvcc
 
     try:
         library = native.open_library(name)
@@ -47,7 +50,7 @@ def _library(name: str) -> dict[str, Any]:
         elif name in NEEDS and getattr(e, "status", "") == "LOAD":
             tool, how = NEEDS[name]
             about = f"not built; make native-{name} builds it"
-            if not shutil.which(tool):
+            if not (nvcc() if tool == "nvcc" else shutil.which(tool)):
                 about += f", {how}"
         return {"name": name, "ready": name in EMULATED, "about": about}
     where = "emulated" if "emulated" in info.flags else "device" if "device" in info.flags else "host"

@@ -12,17 +12,25 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from datetime import date
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+import native
+from native.device import OnDevice, linear
+from oracle.artifacts import blocks
+from parity import gpu_peers
 from parity.candidates import declared, parse
 from parity.cli import explain
 from parity.flow import run_candidate
 from parity.suite import ENTRIES, Entry
+
+if TYPE_CHECKING:
+    from native import Context
 
 CASES = ("a-op", "a-fused", "a-ring", "b", "b-fused", "laguna", "laguna-fused", "qwen38")
 DEVICES = ("cuda", "metal")
@@ -30,6 +38,7 @@ TOOLS = ("memcheck", "racecheck")
 # The drafters' own sizes: (format, inputs, outputs).
 PRODUCTS = (("q4_k", 6656, 19968), ("q5_k", 6656, 19968), ("q6_k", 6656, 19968), ("q8_0", 2560, 7680), ("bf16", 2560, 7680))
 ROWS = (1, 7, 16)
+COPIED = 1 << 28
 
 
 def entries(only: str) -> list[Entry]:
@@ -76,29 +85,72 @@ def seconds_each(issue: Callable[[], None], wait: Callable[[], Any], count: int 
     return best
 
 
-def benchmark(candidate: str) -> list[dict[str, Any]]:
-    """Products with weights, activations and results on the device: seconds, and bytes of weight per second."""
-    import native
-    from native.device import OnDevice, linear
-    from oracle.artifacts import blocks
+def peers() -> tuple[gpu_peers.Driver | None, gpu_peers.CuBLAS | None, list[str]]:
+    """The device's own libraries, and what is missing of them."""
+    missing = []
+    driver, blas = None, None
+    try:
+        driver = gpu_peers.Driver()
+    except gpu_peers.PeerError as error:
+        missing.append(f"{error}: no figures of a copy within the device")
+    try:
+        blas = gpu_peers.CuBLAS()
+    except gpu_peers.PeerError as error:
+        missing.append(f"{error}: no figures of cuBLAS")
+    return driver, blas, missing
 
+
+def copy_rate(context: Context, driver: gpu_peers.Driver, count: int = 50) -> float:
+    """Bytes read and written per second by a copy within device memory, 256 MB at a time."""
+    a, b = (OnDevice(context, np.zeros((1, COPIED // 4), np.float32)) for _ in range(2))
+    each = seconds_each(partial(driver.copy, a, b, COPIED), driver.wait, count)
+    a.release()
+    b.release()
+    return 2.0 * COPIED / each
+
+
+def benchmark(candidate: str, products: Sequence[tuple[str, int, int]] = PRODUCTS, count: int = 50) -> Iterator[dict[str, Any]]:
+    """Products with weights, activations and results on the device: seconds, and bytes of weight per second. Where the device's own
+    libraries are: as a part of what a copy reads per second, and the time of cuBLAS on the same weights as bf16 (activations too)."""
     rng = np.random.default_rng(0)
-    found = []
+    driver, blas, missing = peers()
+    yield {"about": driver.about() if driver else "the driver is not here", "missing": missing}
     with native.open_library(candidate).context() as context:
-        for stored, width, outputs in PRODUCTS:
+        copied = copy_rate(context, driver, count) if driver else None
+        if copied:
+            yield {"product": "copy within the device", "GB/s": copied / 1e9}
+        for stored, width, outputs in products:
             raw = blocks.random_blocks(rng, stored, outputs, width, 0.02)
-            w = OnDevice(context, native.Stored(raw, stored, (outputs, width)))
+            weight = native.Stored(raw, stored, (outputs, width))
+            w = OnDevice(context, weight)
+            wide = OnDevice(context, native.Stored.of(context.convert(context.dequant(weight), "bf16"), "bf16")) if blas else None
             for rows in ROWS:
-                x = OnDevice(context, rng.standard_normal((rows, width)).astype(np.float32))
-                y = OnDevice(context, np.zeros((rows, outputs), np.float32))
-                each = seconds_each(partial(linear, context, x, w, y), y.download)
+                x = rng.standard_normal((rows, width)).astype(np.float32)
+                ours, y = OnDevice(context, x), OnDevice(context, np.zeros((rows, outputs), np.float32))
+                each = seconds_each(partial(linear, context, ours, w, y), y.download, count)
                 flops = 2.0 * rows * width * outputs / each
                 rates = {"us": each * 1e6, "GB/s": raw.nbytes / each / 1e9, "TFLOP/s": flops / 1e12}
-                found.append({"product": f"{stored} {outputs}x{width} M={rows}", **rates})
-                x.release()
+                if copied:
+                    rates["of copy"] = raw.nbytes / each / (copied / 2)
+                if driver and blas and wide:
+                    theirs = OnDevice(context, native.Stored.of(context.convert(x, "bf16"), "bf16"))
+                    rates["cuBLAS/ours"] = seconds_each(partial(blas.linear, theirs, wide, y), driver.wait, count) / each
+                    theirs.release()
+                yield {"product": f"{stored} {outputs}x{width} M={rows}", **rates}
+                ours.release()
                 y.release()
-            w.release()
-    return found
+            for held in (w, wide):
+                if held:
+                    held.release()
+    if blas:
+        blas.close()
+
+
+def figures(result: dict[str, Any]) -> str:
+    """One line of the benchmark."""
+    if "about" in result:
+        return "\n".join([result["about"], *result["missing"]])
+    return f"{result['product']:32s} " + "  ".join(f"{value:9.3g} {key}" for key, value in result.items() if key != "product")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -110,6 +162,8 @@ def main(argv: list[str] | None = None) -> int:
     options = parser.parse_args(argv)
     options.out.mkdir(parents=True, exist_ok=True)
     good = True
+    if options.candidate == "cuda" and not shutil.which("compute-sanitizer"):
+        print(f"compute-sanitizer is not on the PATH: {' and '.join(TOOLS)} are not run")
     try:
         for entry in entries(options.only):
             lines = [run_case(entry, options.candidate, options.out)]
@@ -119,9 +173,11 @@ def main(argv: list[str] | None = None) -> int:
                 good &= line["verdict"] in ("parity", "clean")
                 print(f"{line['case']:14s} {line['verdict']:12s} {line['where']:9s} {line['what']}", flush=True)
         if options.candidate in DEVICES:
+            results = []
             for result in benchmark(options.candidate):
-                rates = f"{result['us']:9.1f} us {result['GB/s']:8.0f} GB/s {result['TFLOP/s']:7.2f} TFLOP/s"
-                print(f"{result['product']:32s} {rates}", flush=True)
+                results.append(result)
+                print(figures(result), flush=True)
+            (options.out / "benchmark.json").write_text(json.dumps({"date": date.today().isoformat(), "results": results}))
     except Exception as error:
         return explain(error)
     return 0 if good else 1

@@ -24,8 +24,8 @@ def without_driver(program: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.slow
 def test_it_compiles_for_every_target_loads_without_a_driver_and_says_that_there_is_no_device() -> None:
-    if not shutil.which("nvcc"):
-        pytest.skip("nvcc is not here (pip install nvidia-cuda-nvcc): the CUDA library cannot be compiled")
+    if building.nvcc() is None:
+        pytest.skip("nvcc is not here (pip install nvidia-cuda-nvcc nvidia-cuda-runtime nvidia-cuda-cccl): nothing can be compiled")
     path = building.ensure("cuda")
     info = native.open_library("cuda").info
     assert info.name == "dlab-cuda" and "device" in info.flags and info.source_hash == sources.source_hash("cuda")
@@ -33,10 +33,21 @@ def test_it_compiles_for_every_target_loads_without_a_driver_and_says_that_there
     done = without_driver(f"import native\ntry: {call}\nexcept native.NativeError as e: print(e.status, e.text)")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("NO_DEVICE") and "driver" in done.stdout and "\n" not in done.stdout.strip()
-    done = subprocess.run(["cuobjdump", "--list-elf", "--list-ptx", str(path)], capture_output=True, text=True, check=False)
-    if done.returncode == 0:
-        assert all(f"sm_{target}" in done.stdout for target in ("80", "90", "100"))
-        assert ".ptx" in done.stdout
+    rules = (sources.PACKAGE.parent / "build/native-cuda/build.ninja").read_text()
+    assert all(f"arch=compute_{target},code=[sm_{target}]" in rules for target in (80, 90))
+    assert "arch=compute_100,code=[sm_100]" in rules and "arch=compute_100,code=[compute_100]" in rules
+
+
+def test_the_compiler_of_a_wheel_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(building.sysconfig, "get_path", lambda key: str(tmp_path))
+    assert building.nvcc() is None
+    with pytest.raises(NativeError, match="nvcc is not here: pip install nvidia-cuda-nvcc nvidia-cuda-runtime nvidia-cuda-cccl"):
+        building._nvcc()
+    wheel = tmp_path / "nvidia/cu13/bin/nvcc"
+    wheel.parent.mkdir(parents=True)
+    wheel.touch()
+    assert building.nvcc() == str(wheel)
 
 
 def test_a_case_for_a_library_or_a_device_that_is_not_there_ends_with_what_to_do(
