@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from oracle.speculation.trace import SCHEMA, Trace
 from parity.errors import UsageError
 
-MAX_LINE, MAX_ROUNDS, MAX_IDS, MAX_ID = 64 << 20, 1 << 18, 1 << 20, 1 << 31
+MAX_LINE, MAX_ROUNDS, MAX_IDS, MAX_ID, MAX_FILE = 64 << 20, 1 << 18, 1 << 20, 1 << 31, 512 << 20
+FLOATS = ("<f4", "<f2", "<f8")
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,7 +100,7 @@ def read(path: Path) -> Foreign:
     """The trace at ``path``. `UsageError` names the line and what is wrong with it."""
     try:
         with path.open("rb") as stream:
-            return _trace(str(path), _lines(str(path), stream))
+            return _trace(str(path), _lines(str(path), stream), path.parent)
     except OSError as e:
         raise UsageError(f"{path}: cannot be read: {e.strerror}") from None
 
@@ -134,14 +135,15 @@ def _lines(source: str, stream: Any) -> Iterator[tuple[int, Any]]:
             raise UsageError(f"{source}:{number}: not JSON ({str(e)[:120]})") from None
 
 
-def _trace(source: str, lines: Iterator[tuple[int, Any]]) -> Foreign:
+def _trace(source: str, lines: Iterator[tuple[int, Any]], folder: Path | None = None) -> Foreign:
+    """``folder``: where the files that the lines name lie."""
     number, head = next(lines, (1, None))
     if not isinstance(head, dict) or head.get("schema") != SCHEMA:
         raise UsageError(f"{source}:{number}: expected a header with schema {SCHEMA!r} (docs/round-trace.md)")
-    h = _Fields(f"{source}:{number}", head)
+    h = _Fields(f"{source}:{number}", head, folder)
     layout = h.choice("layout", ("fill_in", "predict_next"), "fill_in")
     publishes = "window" if head.get("schedule") == "muser" else "picks"
-    rounds = tuple(_round(_Fields(f"{source}:{n}", raw), n) for n, raw in lines)
+    rounds = tuple(_round(_Fields(f"{source}:{n}", raw, folder), n) for n, raw in lines)
     if not rounds:
         raise UsageError(f"{source}: a header and no round: nothing to check")
     judge = h.text("judge", "greedy")
@@ -166,10 +168,10 @@ def _round(f: _Fields, line: int) -> Round:
 class _Fields:
     """One JSON object; every getter refuses another type by name."""
 
-    def __init__(self, where: str, raw: Any) -> None:
+    def __init__(self, where: str, raw: Any, folder: Path | None = None) -> None:
         if not isinstance(raw, dict):
             raise UsageError(f"{where}: expected a JSON object, found {type(raw).__name__}")
-        self.where, self.raw = where, raw
+        self.where, self.raw, self.folder = where, raw, folder
 
     def need(self, name: str, value: Any) -> Any:
         if value is None:
@@ -212,13 +214,35 @@ class _Fields:
         value = self.raw.get(name)
         if value is None:
             return None
+        if isinstance(value, str) and self.folder is not None:
+            return self._stored(name, value, self.folder)
         widths = {len(row) if isinstance(row, list) else -1 for row in value} if isinstance(value, list) else {-1}
         if -1 in widths or len(widths) > 1 or not all(_number(v) for row in value for v in row):
-            raise self._wrong(name, "rows of numbers, all equally long")
+            raise self._wrong(name, "rows of numbers, all equally long, or the name of a .npy file beside the trace")
         try:
             return np.asarray(value, np.float64).reshape(len(value), max(widths, default=0))
         except OverflowError:
             raise self._wrong(name, "numbers that double precision holds") from None
+
+    def _stored(self, name: str, file: str, folder: Path) -> NDArray[np.float64]:
+        """Rows in a .npy file beside the trace; only its header is believed, and only what it says is read."""
+        from dumps.npy import header_text, parse_header
+
+        where = f"{self.where}: {name}"
+        if Path(file).name != file or not file.endswith(".npy"):
+            raise self._wrong(name, "the plain name of a .npy file beside the trace")
+        try:
+            with (folder / file).open("rb") as stream:
+                text, offset = header_text(stream, f"{where}: {file}")
+                descr, fortran, shape = parse_header(text, f"{where}: {file}")
+                if descr not in FLOATS or fortran or len(shape) != 2:
+                    raise UsageError(f"{where}: {file}: expected rows of float16, float32 or float64, found {descr} {list(shape)}")
+                size = shape[0] * shape[1] * int(descr[-1])
+                if size > MAX_FILE or (folder / file).stat().st_size != offset + size:
+                    raise UsageError(f"{where}: {file}: expected {size} bytes of rows, at most {MAX_FILE}, behind its header")
+                return np.frombuffer(stream.read(size), descr).reshape(shape).astype(np.float64)
+        except OSError as e:
+            raise UsageError(f"{where}: {file}: cannot be read: {e.strerror}") from None
 
     def logits(self, name: str) -> tuple[LogitRow, ...] | None:
         value = self.raw.get(name)

@@ -26,7 +26,7 @@ PAIRS: dict[str, dict[str, Any]] = {
     "laguna": {"window": 6},
     "qwen38-flash-next": {},
 }
-HEADS = {"dflash 2": DFLASH2, "gated": DSPARK | {"markov": "gated", "sample_from_anchor": False}, "reduced": DSPARK | {"draft_vocab": 40}}
+HEADS = {"dflash 2": DFLASH2, "gated": DSPARK | {"markov": "gated", "sample_from_anchor": False}, "reduced": {"draft_vocab": 40}}
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +72,7 @@ def test_whole_generations_of_the_cpu_library_are_the_oracle_s(made: Any, here: 
 def test_drafters_with_heads_draft_by_themselves(made: Any, here: None, name: str) -> None:
     report, trace = compare(setup(made(name), family="qwen3", drafter="model", accepts=(None,)), members=2)
     healthy(report)
-    assert trace.header.chooser == {"dflash 2": "selector", "gated": "markov", "reduced": "markov"}.get(name)
+    assert trace.header.chooser == {"dflash 2": "selector", "gated": "markov", "reduced": "argmax"}[name]
 
 
 def test_the_library_s_own_calls_end_the_rounds(made: Any, here: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dumps import DumpError
 from oracle.artifacts import make_artifact
 from oracle.models import open_drafter, open_target
 from parity.cli import main
@@ -101,13 +102,38 @@ def test_a_single_wrong_row_of_features_is_found_with_its_round(files: Path, tmp
     assert [r.holds for r in found.taps.wrong] == ["zeros"]
 
 
+def test_features_may_lie_in_files_beside_the_trace(files: Path, tmp_path: Path) -> None:
+    made = lines(files, None, ("taps",), max_new=6, candidate="f32")
+    for i, line in enumerate(made):
+        np.save(tmp_path / f"{i}.npy", np.array(line["taps"], np.float32))
+        line["taps"] = f"{i}.npy"
+    found = run(files, written(tmp_path, made), None, required=("taps",))
+    assert found.verdict == "parity" and found.fed == "recorded" and found.taps is not None and found.taps.compared == 11 + 5
+    wrong = np.load(tmp_path / "2.npy")
+    np.save(tmp_path / "2.npy", np.zeros_like(wrong))
+    assert "context.rows" in run(files, tmp_path / "t.jsonl", None).by_check
+    for spoiled, told in (
+        (lambda: np.save(tmp_path / "2.npy", wrong.astype(np.int32)), "expected rows of float16, float32 or float64"),
+        (lambda: (tmp_path / "2.npy").write_bytes((tmp_path / "1.npy").read_bytes()[:-4]), "bytes of rows"),
+        (lambda: (tmp_path / "2.npy").write_bytes(b"rows"), "expected a .npy file"),
+        (lambda: (tmp_path / "2.npy").unlink(), "2.npy: cannot be read"),
+    ):
+        spoiled()
+        with pytest.raises((UsageError, DumpError), match=told):
+            run(files, tmp_path / "t.jsonl", None)
+    made[2]["taps"] = "../2.npy"
+    with pytest.raises(UsageError, match="the plain name of a"):
+        run(files, written(tmp_path, made), None)
+
+
 @pytest.mark.parametrize(
     ("change", "told"),
     [
         ({"taps": [[1.0], [1.0, 2.0]]}, "taps: expected rows of numbers, all equally long"),
         ({"taps": [[1.0]] * 11}, "taps of 1 values, this drafter reads 96 of its target"),
         ({"taps": [[float("nan")] * 96] * 11}, "header: taps: expected finite numbers"),
-        ({"taps": "rows"}, "taps: expected rows of numbers"),
+        ({"taps": "rows"}, "taps: expected the plain name of a .npy file"),
+        ({"taps": 3}, "taps: expected rows of numbers"),
     ],
 )
 def test_features_that_do_not_fit_are_refused(files: Path, tmp_path: Path, change: dict[str, Any], told: str) -> None:
