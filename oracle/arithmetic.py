@@ -150,6 +150,9 @@ PRESETS = {
     "metal-f32": Arithmetic(
         "metal-f32", order="lanes:32x4", attention_order="blocked:32", norm_sum="lanes:256", fma=True, declared=True
     ),
+    "metal-simdgroup": Arithmetic(
+        "metal-simdgroup", use=(("*", "weight16"),), attention_order="blocked:32", norm_sum="lanes:256", fma=True
+    ),
     "cpu": Arithmetic("cpu", order="blocked:256", norm_sum="f64", fma=True, declared=True),
     "transformers-f32": Arithmetic("transformers-f32", fma=True, angles="f32-pow", delta="chunked:64"),
     "transformers-bf16": Arithmetic(

@@ -26,9 +26,11 @@ _GGML = {
     **dict.fromkeys(("q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "tq1_0", "tq2_0"), "q8_k"),
     **dict.fromkeys(("iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s", "iq4_xs"), "q8_k"),
 }
+_WEIGHT16 = {stored: stored if stored in ("f16", "bf16") else "f32" for stored in _GGML}
 _SIMD = {"q8_0": "q8_0-simd", "q8_1": "q8_1-simd"}
 #: Policies that follow the weight: policy -> stored format of the weight -> policy.
-BY_WEIGHT = {"ggml": {stored: _SIMD.get(policy, policy) for stored, policy in _GGML.items()}, "ggml-scalar": _GGML}
+#: ``weight16``: matrix units meet a 16-bit weight with activations in its own format, other weights are decoded.
+BY_WEIGHT = {"ggml": {stored: _SIMD.get(policy, policy) for stored, policy in _GGML.items()}, "ggml-scalar": _GGML, "weight16": _WEIGHT16}
 PLAIN = ("f32", "bf16", "f16", "q8_0", "q8_0-simd", "q8_1", "q8_1-simd", "q8_k")
 POLICIES = (*PLAIN, *BY_WEIGHT)
 _REACH = 6.0  # standard deviations from a midpoint within which a value may fall on either side

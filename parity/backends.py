@@ -23,7 +23,7 @@ def survey() -> list[dict[str, Any]]:
         if name in NUMPY
     ]
     oracle = {"name": "f64", "ready": True, "about": "NumPy float64: the oracle itself"}
-    return [oracle, *numpy, *(_library(name) for name in LIBRARIES), *(_adapter(a) for a in ADAPTERS.values())]
+    return [oracle, *numpy, *(_library(name) for name in LIBRARIES if "+" not in name), *(_adapter(a) for a in ADAPTERS.values())]
 
 
 def _adapter(adapter: Adapter) -> dict[str, Any]:
@@ -55,4 +55,5 @@ def _library(name: str) -> dict[str, Any]:
         return {"name": name, "ready": name in EMULATED, "about": about}
     where = "emulated" if "emulated" in info.flags else "device" if "device" in info.flags else "host"
     arithmetic = ",".join(f"{k}={v}" for k, v in info.arithmetic.items())
+    arithmetic += "".join(f"; also {other}" for other in LIBRARIES if other.startswith(f"{name}+"))
     return {"name": name, "ready": True, "about": f"{info.name} {info.version}, {where}, {', '.join(sorted(info.flags))}; {arithmetic}"}

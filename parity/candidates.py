@@ -20,7 +20,15 @@ if TYPE_CHECKING:
     from dumps import DumpWriter
     from native import Context
 
-LIBRARIES = {"cpu": "cpu", "cuda": "cuda-f32", "cuda-emu": "cuda-f32", "metal": "metal-f32", "metal-emu": "metal-f32"}
+LIBRARIES = {
+    "cpu": "cpu",
+    "cuda": "cuda-f32",
+    "cuda-emu": "cuda-f32",
+    "metal": "metal-f32",
+    "metal-emu": "metal-f32",
+    "metal+simdgroup": "metal-simdgroup",
+    "metal-emu+simdgroup": "metal-simdgroup",
+}
 """The project's own libraries, and the arithmetic each declares."""
 NUMPY = tuple(name for name in arithmetics.PRESETS if name not in (*LIBRARIES.values(), *ADAPTERS))
 ENTRIES = ("auto", "op", "fused")
@@ -138,7 +146,9 @@ def opened(
     from parity.emulated import emulated
     from parity.manners import Manners
 
-    spec = str(ensure(candidate.spec)) if candidate.spec in EMULATED else candidate.spec
+    name, _, products = candidate.spec.partition("+") if candidate.spec in LIBRARIES else (candidate.spec, "", "")
+    options = {"products": products} if products else {}
+    spec = str(ensure(name)) if name in EMULATED else name
     manners = None if tell is None else Manners(tell)
     library = native.open_library(spec)
     info = library.info
@@ -154,7 +164,7 @@ def opened(
         if "emulated" in info.flags:
             about["schedule"] = candidate.schedule or "eager"
         guarded = tell if (not library.ours if candidate.guard is None else candidate.guard) else None
-        with library.context(threads, guard=guarded) as context:
+        with library.context(threads, guard=guarded, **options) as context:
             if manners is not None:
                 manners.check("open")
                 context.after_each_call(manners.check)

@@ -92,7 +92,7 @@ void launch(StreamHandle stream, const float* x, int64_t m, const Matrix& w, con
 
 }  // namespace
 
-void linear(StreamHandle stream, const float* x, int64_t m, const Matrix& w, const float* bias, float* y) {
+void linear(StreamHandle stream, const float* x, int64_t m, const Matrix& w, const float* bias, float* y, Products) {
   if (m == 0 || w.rows == 0) return;
   with_format(w.dtype, [&](auto format) {
     using Format = decltype(format);

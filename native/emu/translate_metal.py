@@ -150,8 +150,12 @@ def _angle(source: Source, at: int) -> int:
 
 def _is_variable(source: Source, at: int) -> bool:
     """Does ``threadgroup`` at the token begin the declaration of a variable, not the type of a pointer?"""
+    depth = 0
     for i in range(at + 1, len(source.tokens)):
         token = source.tokens[i]
+        depth += (token == "[") - (token == "]")
+        if depth:
+            continue
         if token == ";":
             return True
         if token in ("*", "&", "(", ")", ",", "=", "{", "}", ">"):

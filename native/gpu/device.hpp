@@ -31,6 +31,7 @@ extern const char* const name;        // "cuda", as dlab_info and errors say it
 extern const char* const arithmetic;  // of dlab_info
 extern const char* const source_hash;  // of dlab_info
 extern const uint32_t where;          // DLAB_CAP_DEVICE or DLAB_CAP_EMULATED
+extern const char* const matrix_units;  // what products=… calls the device's matrix units; nullptr: this library does not use them
 extern const bool heads;              // does it have the kernels of DFlash 2 and DSpark (kernels.hpp)?
 
 // Throws NO_DEVICE with the reason when there is none.

@@ -30,7 +30,7 @@ DeviceDrafter::DeviceDrafter(Gpu& context, Config configuration, const DrafterWe
 float* DeviceDrafter::project(Pass& pass, const std::string& stage, const float* x, const DeviceMatrix& w, const DeviceVector* bias,
                               int64_t heads) {
   float* y = pass.space.floats(stage, pass.rows * w.view.rows);
-  linear(pass.stream, x, pass.rows, w.view, bias ? bias->get() : nullptr, y);
+  linear(pass.stream, x, pass.rows, w.view, bias ? bias->get() : nullptr, y, device_.products);
   if (heads) emit(pass, stage, y, {pass.rows, heads, w.view.rows / heads});
   else emit(pass, stage, y, {pass.rows, w.view.rows});
   return y;
@@ -62,7 +62,7 @@ float* DeviceDrafter::residual(Pass& pass, const std::string& stage, const float
 
 float* DeviceDrafter::convolution_kernel(Pass& pass, const std::string& stage, const float* xn, const DeviceMatrix& w) {
   float* kernel = pass.space.floats(stage, pass.rows * w.view.rows);
-  linear(pass.stream, xn, pass.rows, w.view, nullptr, kernel);
+  linear(pass.stream, xn, pass.rows, w.view, nullptr, kernel, device_.products);
   emit(pass, stage, kernel, {pass.rows, 2, config.conv_taps, config.conv_groups});
   return kernel;
 }
@@ -171,7 +171,7 @@ const float* DeviceDrafter::score(Pass& pass, const float* hidden) {
   const int64_t rows = pass.rows, vocab = config.draft_vocab;
   float* raw = pass.space.floats("raw", rows * vocab);
   float* logits = pass.space.floats("draft.logits", rows * vocab);
-  linear(pass.stream, hidden, rows, weights_.head.view, nullptr, raw);
+  linear(pass.stream, hidden, rows, weights_.head.view, nullptr, raw, device_.products);
   softcap(pass.stream, raw, rows * vocab, static_cast<float>(config.output_multiplier), static_cast<float>(config.softcap), logits);
   emit(pass, "draft.logits", logits, {rows, vocab});
   best_ids_.grow(2 * rows);

@@ -35,19 +35,25 @@ Kernels host_table() {
 
 dlab_ctx* open_context(const char* options) {
   int32_t cells = DLAB_F32;
+  Products products = Products::Lanes;
   for (const auto& [key, value] : parse_lines(options, "options")) {
     if (key == "threads") {
       parse_integer(key, value, 0, 256);  // a device has its own
     } else if (key == "cells") {
       if (value != "f32" && value != "f16") fail(DLAB_E_ARG, "cells=%s: expected f32 or f16", value.c_str());
       cells = value == "f16" ? DLAB_F16 : DLAB_F32;
+    } else if (key == "products") {
+      const bool known = value == "f32" || (backend::matrix_units && value == backend::matrix_units);
+      if (!known) fail(DLAB_E_ARG, "products=%s: expected f32%s%s", value.c_str(), backend::matrix_units ? " or " : "", backend::matrix_units ? backend::matrix_units : "");
+      products = value == "f32" ? Products::Lanes : Products::MatrixUnits;
     } else {
-      fail(DLAB_E_ARG, "option '%s' is unknown; known: threads, cells", key.c_str());
+      fail(DLAB_E_ARG, "option '%s' is unknown; known: threads, cells, products", key.c_str());
     }
   }
   backend::require_device();
   auto ctx = std::make_unique<Gpu>();
   ctx->cell_dtype = cells;
+  ctx->products = products;
   return ctx.release();
 }
 

@@ -16,6 +16,7 @@ struct Gpu : dlab_ctx {
   Gpu() : dlab_ctx(kHostTable, 1) {}
   Stream stream;
   int32_t cell_dtype = DLAB_F32;  // of the fused drafter's context
+  Products products = Products::Lanes;
 };
 
 inline Gpu& context(dlab_ctx& ctx) { return static_cast<Gpu&>(ctx); }

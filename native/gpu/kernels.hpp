@@ -26,6 +26,10 @@ struct AttentionSizes {
 
 constexpr int64_t kMaxHeadDim = 512;
 
+// How products are formed: in lanes of f32 FMAs, or for 16-bit weights on the device's matrix units, where activations are rounded to the
+// weights' format.
+enum class Products { Lanes, MatrixUnits };
+
 // y [rows][width]
 void dequant(StreamHandle, const Matrix& w, float* y);
 // y[r] = scale * row ids[r] of the table, NaN for an id that it does not have
@@ -33,7 +37,7 @@ void gather(StreamHandle, const Matrix& table, const int32_t* ids, int64_t rows,
 // x [n] to y [n], each F32, F16 or BF16, to nearest even
 void convert(StreamHandle, const void* x, int32_t x_dtype, int64_t n, void* y, int32_t y_dtype);
 // y [m][w.rows] = x [m][w.width] w^T + bias; bias may be nullptr
-void linear(StreamHandle, const float* x, int64_t m, const Matrix& w, const float* bias, float* y);
+void linear(StreamHandle, const float* x, int64_t m, const Matrix& w, const float* bias, float* y, Products products);
 // over each of `groups` parts of a row of x [rows][width]; w nullptr, [width] or, shared, [width/groups]
 void rms_norm(StreamHandle, const float* x, int64_t rows, int64_t width, int64_t groups, const float* w, bool shared, double eps,
               double offset, float* y);

@@ -154,7 +154,7 @@ void expert_linear(dlab_ctx& ctx, Rows x, const int64_t* selected, int64_t ranks
     auto found = used.find(selected[i]);
     if (found == used.end()) found = used.emplace(selected[i], call.in(experts[static_cast<size_t>(selected[i])])).first;
     const float* row = in + (x.width == width ? i / ranks : i) * width;
-    gpu::linear(call.stream, row, 1, found->second, nullptr, out + i * outputs);
+    gpu::linear(call.stream, row, 1, found->second, nullptr, out + i * outputs, gpu::context(ctx).products);
   }
   call.finish();
 }

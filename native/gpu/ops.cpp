@@ -28,7 +28,7 @@ void rms_norm(dlab_ctx& ctx, Rows x, const float* w, int64_t w_size, double eps,
 
 void linear(dlab_ctx& ctx, Rows x, const Weight& w, const float* bias, Rows y) {
   DeviceCall call(ctx);
-  gpu::linear(call.stream, call.in(x), x.rows, call.in(w), call.in(bias, w.rows), call.out(y));
+  gpu::linear(call.stream, call.in(x), x.rows, call.in(w), call.in(bias, w.rows), call.out(y), gpu::context(ctx).products);
   call.finish();
 }
 

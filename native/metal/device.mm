@@ -178,6 +178,7 @@ namespace backend {
 
 const char* const name = "metal";
 const char* const arithmetic = kMetalArithmetic;
+const char* const matrix_units = kMetalMatrixUnits;
 const char* const source_hash = DLAB_SOURCE_HASH;
 const uint32_t where = DLAB_CAP_DEVICE;
 

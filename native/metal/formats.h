@@ -22,6 +22,13 @@ static inline uint two_pairs(device const uchar* p) {
 static inline float half_at(device const uchar* p) { return float(as_type<half>(*reinterpret_cast<device const ushort*>(p))); }
 static inline float bfloat_of(ushort bits) { return as_type<float>(uint(bits) << 16); }
 
+// To nearest even; NaN stays NaN.
+static inline ushort to_bfloat(float value) {
+  const uint bits = as_type<uint>(value);
+  if (isnan(value)) return ushort(bits >> 16 | 0x40u);
+  return ushort((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
+}
+
 constant constexpr int kF16 = 1, kBF16 = 30;  // dlab_dtype
 
 // Value i of a row of F32, F16 or BF16.

@@ -52,14 +52,19 @@ void convert(StreamHandle stream, const void* x, int32_t x_dtype, int64_t n, voi
   each(stream, "convert", n, {memory(x), memory(y), value(sizes::Convert{n, x_dtype, y_dtype})});
 }
 
-void linear(StreamHandle stream, const float* x, int64_t m, const Matrix& w, const float* bias, float* y) {
+void linear(StreamHandle stream, const float* x, int64_t m, const Matrix& w, const float* bias, float* y, Products products) {
   if (m == 0 || w.rows == 0) return;
-  constexpr int64_t kOutputs = 16, kThreads = 128;  // of a threadgroup of linear.metal
+  constexpr int64_t kThreads = 128;
+  const sizes::Linear n{m, w.width, w.rows, w.row_bytes, bias != nullptr};
+  const std::vector<Argument> arguments = {memory_or(x, y), memory_or(w.data, y), memory_or(bias, y), memory(y), value(n)};
+  if (products == Products::MatrixUnits && (w.dtype == DLAB_F16 || w.dtype == DLAB_BF16)) {
+    const std::string kernel = std::string("linear_simdgroup_") + format_name(w.dtype);
+    dispatch(stream, kernel.c_str(), {ceil_div(w.rows, 32), ceil_div(m, 16)}, kThreads, arguments);
+    return;
+  }
   const int64_t rows = m == 1 ? 1 : m <= 4 ? 4 : 16;
   const std::string kernel = std::string("linear_") + format_name(w.dtype) + "_" + std::to_string(rows);
-  const sizes::Linear n{m, w.width, w.rows, w.row_bytes, bias != nullptr};
-  dispatch(stream, kernel.c_str(), {ceil_div(w.rows, kOutputs), ceil_div(m, rows)}, kThreads,
-           {memory_or(x, y), memory_or(w.data, y), memory_or(bias, y), memory(y), value(n)});
+  dispatch(stream, kernel.c_str(), {ceil_div(w.rows, 16), ceil_div(m, rows)}, kThreads, arguments);
 }
 
 void rms_norm(StreamHandle stream, const float* x, int64_t rows, int64_t width, int64_t groups, const float* w, bool shared, double eps,

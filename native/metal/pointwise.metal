@@ -19,13 +19,6 @@ kernel void gather(device const uchar* table [[buffer(0)]], device const int* id
 #define GATHER(name, Format) DLAB_INSTANCE("gather_" name, gather, Format)
 DLAB_EACH_FORMAT(GATHER)
 
-// To nearest even; NaN stays NaN.
-static ushort to_bfloat(float value) {
-  const uint bits = as_type<uint>(value);
-  if (isnan(value)) return ushort(bits >> 16 | 0x40u);
-  return ushort((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
-}
-
 kernel void convert(device const uchar* x [[buffer(0)]], device uchar* y [[buffer(1)]], constant sizes::Convert& n [[buffer(2)]],
                     THIS_THREAD) {
   EACH(i, n.count) {

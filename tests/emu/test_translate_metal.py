@@ -46,8 +46,8 @@ def test_an_instance_of_a_template_is_entered_under_its_host_name(instance: str,
 
 def test_threadgroup_variables_become_storage_and_pointers_do_not() -> None:
     pointer = "threadgroup const float4* q = (threadgroup const float4*)p;"
-    made = body(f"void f(threadgroup float* p) {{ threadgroup float tile[4][33]; {pointer} }}")
-    assert "typedef float emu_type_tile[4][33];" in made and 'emu_tile{"tile", "x.metal", 1}' in made
+    made = body(f"void f(threadgroup float* p) {{ threadgroup float tile[4 * 8][33]; {pointer} }}")
+    assert "typedef float emu_type_tile[4*8][33];" in made and 'emu_tile{"tile", "x.metal", 1}' in made
     assert "void f( float* p)" in made and " const float4* q = ( const float4*)p;" in made
 
 

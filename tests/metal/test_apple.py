@@ -41,7 +41,7 @@ def test_the_host_file_compiles_under_arc(tmp_path: Path) -> None:
 def as_clang_takes_it(text: str) -> str:
     """Without attributes, which only Apple's clang knows, and with threadgroup variables where another clang allows address spaces."""
     text = re.sub(r"\[\[(?:[^\[\]]|\[[^\]]*\])*?\]\]", "", text)
-    return re.sub(r"^(\s+)(threadgroup [^*&;()]*;)", r"\1static \2", text, flags=re.MULTILINE)
+    return re.sub(r"^(\s+)(threadgroup [\w: ]+\[[^;]*;)", r"\1static \2", text, flags=re.MULTILINE)
 
 
 def kernel_errors(folder: Path, name: str) -> str:
