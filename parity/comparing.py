@@ -42,6 +42,7 @@ def compare_dump(
     certify: bool = False,
     repeats: Iterable[Dump] = (),
     partial: bool = False,
+    explained: int = EXPLAINED,
     progress: Progress | None = None,
 ) -> Report:
     """Judge ``dump`` against the oracle.
@@ -49,6 +50,7 @@ def compare_dump(
     ``required``: stage patterns whose absence is *missing* (inconclusive), not merely unseen, or conventions of `sensitivity.KNOBS`
     that the case must be able to certify. ``certify``: add the sensitivity ledger. ``repeats``: dumps of further runs of the same
     candidate on the same case: a divergence that differs between them is not reproducible. ``partial``: take what an unfinished dump holds.
+    ``explained``: how many divergences are explained in full.
     """
     if mode not in MODES:
         raise UsageError(f"mode {mode!r}: expected {', '.join(MODES)}")
@@ -72,7 +74,7 @@ def compare_dump(
     if "local" in report.modes:
         began = time.perf_counter()
         say("local: oracle on the candidate's inputs")
-        tape = Local(dump, arithmetic, Judge(arithmetic, total), world=World(dump, case, tuple(repeats)))
+        tape = Local(dump, arithmetic, Judge(arithmetic, total), explained=explained, world=World(dump, case, tuple(repeats)))
         with threads_for(open_case_model(case)):
             run(case, Noise(arithmetic), tape)
         report.stages += tape.stages

@@ -15,7 +15,7 @@ from oracle.arithmetic import Arithmetic
 def spec(request: pytest.FixtureRequest) -> str:
     named = request.config.getoption("--dlab-library", None)
     if named is None:
-        pytest.skip("no library: pass -p parity.conformance.plugin --dlab-library PATH")
+        pytest.skip("no library: pass --dlab-library PATH")
     return str(named)
 
 

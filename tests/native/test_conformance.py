@@ -15,7 +15,7 @@ ENGINE = (PACKAGE / "example" / "engine.c").read_text()
 
 
 def conformance(library: object) -> subprocess.CompletedProcess[str]:
-    suite = ["-p", "parity.conformance.plugin", "--pyargs", "parity.conformance", "--dlab-library", str(library)]
+    suite = ["--pyargs", "parity.conformance", "--dlab-library", str(library)]
     options = ["-rfs", "-p", "no:cacheprovider", *suite]
     return subprocess.run([sys.executable, "-m", "pytest", *options], capture_output=True, text=True, check=False)
 
