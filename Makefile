@@ -82,7 +82,7 @@ $(VENV)/.peers: $(VENV)/.dev
 	$(PIP) torch==2.13.0
 	$(PIP) --no-build-isolation --editable ".[peers]"
 	$(PIP) "mlx[cpu]==0.32.4" pillow
-	$(PIP) --no-deps speculators==0.9.0 mlx-vlm==0.7.10
+	$(PIP) --no-deps speculators==0.9.0 mlx-vlm==0.7.10 mlx-lm==0.32.2
 	touch $@
 
 $(VENV)/.llama: $(VENV)/.dev

@@ -154,6 +154,7 @@ PRESETS = {
         "metal-simdgroup", use=(("*", "weight16"),), attention_order="blocked:32", norm_sum="lanes:256", fma=True
     ),
     "cpu": Arithmetic("cpu", order="blocked:256", norm_sum="f64", fma=True, declared=True),
+    "mlx-f32": Arithmetic("mlx-f32", fma=True, angles="f32-exp2"),
     "transformers-f32": Arithmetic("transformers-f32", fma=True, angles="f32-pow", delta="chunked:64"),
     "transformers-bf16": Arithmetic(
         "transformers-bf16",

@@ -88,5 +88,23 @@ ADAPTERS = {
             "it brings PyTorch",
             {"dtype": "bf16"},
         ),
+        Adapter(
+            "dflash",
+            "parity.adapters.dflash",
+            "dflash",
+            "dflash",
+            "peers",
+            "transformers-f32",
+            "the official drafter; it brings PyTorch and Transformers",
+        ),
+        Adapter(
+            "mlx",
+            "parity.adapters.mlx",
+            "mlx_lm",
+            "mlx-lm",
+            "mlx",
+            "mlx-f32",
+            "it brings MLX and Transformers",
+        ),
     )
 }

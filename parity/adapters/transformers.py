@@ -6,18 +6,18 @@ The model is loaded in float32 or bfloat16, with eager attention and experts; th
 from __future__ import annotations
 
 import inspect
-from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from parity.adapters.hooks import Hooks
-from parity.adapters.mapping import Mapping, arranged, load_mapping, shipped
+from parity.adapters.mapping import Mapping, load_mapping, shipped
+from parity.adapters.placing import Placer
 from parity.case import Case
 from parity.errors import UsageError
-from parity.models import declared_stages, open_case_model, rope_style
+from parity.models import open_case_model
 
 if TYPE_CHECKING:
     from dumps import DumpWriter
@@ -104,32 +104,18 @@ def load(folder: Path, dtype: str = "f32") -> Any:
 def record(case: Case, model: Any, rules: Mapping, writer: DumpWriter) -> None:
     """Run the steps of ``case`` in ``model`` and put in the dump every mapped tensor, its picks, and a count of each unmapped one."""
     import torch
-    stages = {key: (axes, shape) for key, axes, shape in declared_stages(case)}
-    style, cache, absent = rope_style(case), _cache(model), Counter[str]()
-    length = 0
+    cache, length = _cache(model), 0
+    placer = Placer(case, rules, writer)
     name = "cache" if "cache" in inspect.signature(type(model).forward).parameters else "past_key_values"
     for index, step in enumerate(case.steps):
-
-        def take(name: str, dtype: str, values: NDArray[Any], index: int = index, kind: str = step.kind) -> None:
-            whole = rules.place(name, step=kind)
-            for place, part in whole.parts(stages, index) if whole is not None else ():
-                if (index, place.path) not in stages:
-                    absent[f"{place.path} ({name})"] += 1
-                    continue
-                axes, shape = stages[index, place.path]
-                made = arranged(f"{rules.file.name}: {name}", values[..., part], place, axes, shape, style)
-                writer.put(index, place.path, made, dtype=dtype, axes=axes)
-
         if step.at < length:
             cache.crop(step.at - length)
         length = step.at + len(step.array)
         ids = torch.from_numpy(np.array(step.array))[None]
-        with torch.inference_mode(), Hooks(model, take).watching():
+        with torch.inference_mode(), Hooks(model, partial(placer.take, index)).watching():
             out = model(ids, **{name: cache}, use_cache=True)
-        picks = out.logits[0].float().argmax(-1).numpy().astype(np.int32)
-        writer.put(index, "target.pick", picks, dtype="i32", axes=("row",))
-    for what, count in sorted((rules.unmapped + absent).items()):
-        writer.put(0, f"unmapped: {what}"[:200], np.array([count], np.int64))
+        placer.picks(index, "target.pick", out.logits[0].float().numpy())
+    placer.finish()
 
 
 def _cache(model: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Dump folders that something happened to: each is refused in a line, or judged, and none passes unless it says what the healthy one says."""
+"""Dump folders that something happened to: each is refused in a line, or judged; none passes unless it says what the healthy one does."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from parity.making import target_case
 from parity.recording import record
 
 F32 = arithmetics.named("f32")
-SPLICES = [b'"', b"{", b"]", b"\n", b"\0", b"\xff", b"-1", b"1e400", b"NaN", b'"end":true,', b"99999999999999999999", b"../", b"null", b"f16"]
+SPLICES = [b'"', b"{", b"]", b"\n", b"\0", b"\xff", b"-1", b"1e400", b"NaN", b'"end":true,', b"99999999999999999999", b"../", b"f16"]
 VALUES = (np.nan, np.inf, -np.inf, 0.0, 1e30, -1.0)
 
 

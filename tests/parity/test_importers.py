@@ -268,3 +268,65 @@ def test_a_safetensors_file_may_hold_what_no_stage_is(tmp_path):
     header = json.dumps({"a": {"dtype": "F8_E4M3", "shape": [4], "data_offsets": [0, 4]}, "__metadata__": {"format": "pt"}}).encode()
     (tmp_path / "a").write_bytes(len(header).to_bytes(8, "little") + header + bytes(4))
     assert [(t.name, t.dtype) for t in read_safetensors(tmp_path / "a")] == [("a", None)]
+
+
+def flat(x: np.ndarray) -> np.ndarray:
+    """[row, head, dim] as a module gives it: [row, head * dim]."""
+    return x.reshape(len(x), -1)
+
+
+def vllm(s: dict[str, np.ndarray], layer: int) -> dict[str, np.ndarray]:
+    """A layer of a llama as vLLM's modules give it: fused products, rope on flat heads, norms that add the residual first."""
+    p, at = f"model.layers.{layer}.", lambda name: s[f"target.L{layer}.{name}"]
+    return {
+        f"{p}input_layernorm": at("xn"),
+        f"{p}self_attn.qkv_proj": np.concatenate([flat(at(n)) for n in ("q_raw", "k_raw", "v")], -1),
+        f"{p}self_attn.rotary_emb": flat(at("q_rope")),
+        f"{p}self_attn.rotary_emb:1": flat(at("k_rope")),
+        f"{p}self_attn.attn": flat(at("attn")),
+        f"{p}self_attn.o_proj": at("o"),
+        f"{p}post_attention_layernorm": at("xn_mlp"),
+        f"{p}post_attention_layernorm:1": at("h_attn"),
+        f"{p}mlp.gate_up_proj": np.concatenate([at("mlp_gate"), at("mlp_up")], -1),
+        f"{p}mlp.act_fn": at("mlp_act"),
+        f"{p}mlp.down_proj": at("mlp_down"),
+        f"{p}self_attn": at("o"),
+    }
+
+
+def mlx_lm(s: dict[str, np.ndarray], layer: int) -> dict[str, np.ndarray]:
+    """As MLX's modules give it, a batch of one in front; attention by head."""
+    p, at = f"model.layers.{layer}.", lambda name: s[f"target.L{layer}.{name}"]
+    by_head = {"query": "q_rope", "own_keys": "k_rope", "keys": "k_cells", "values": "v_cells", "attn": "attn"}
+    rows = {
+        "input_layernorm": "xn", "self_attn.q_proj": "q_raw", "self_attn.k_proj": "k_raw", "self_attn.v_proj": "v", "self_attn.o_proj": "o",
+        "post_attention_layernorm:in": "h_attn", "post_attention_layernorm": "xn_mlp", "mlp.gate_proj": "mlp_gate", "mlp.up_proj": "mlp_up",
+        "mlp.down_proj:in": "mlp_act", "mlp.down_proj": "mlp_down",
+    }  # fmt: skip
+    made = {f"{p}self_attn:{part}": at(stage).swapaxes(0, 1)[None] for part, stage in by_head.items()}
+    return made | {p + name: flat(at(stage))[None] for name, stage in rows.items()} | {p[:-1]: at("h_mlp")[None]}
+
+
+LAYOUTS = {
+    "vllm": (vllm, "logits_processor", {"k_cells", "v_cells", "h_mlp"}),
+    "mlx_lm": (mlx_lm, "lm_head", set()),
+    "transformers": (mlx_lm, "lm_head", set()),
+}
+
+
+@pytest.mark.parametrize("engine", LAYOUTS)
+def test_tensors_under_an_engine_s_own_names_are_its_stages(engine, target, stages, tmp_path):
+    layout, head, hidden = LAYOUTS[engine]
+    tensors: dict[str, np.ndarray] = {}
+    for step in {step for step, _ in stages}:
+        own = {path: values for (at, path), values in stages.items() if at == step}
+        ends = {"model.embed_tokens": "target.embed", "model.norm": "target.final_norm", head: "target.logits"}
+        parts = {name: own[path] for name, path in ends.items()} | layout(own, 0) | layout(own, 1)
+        tensors |= {f"{step}/{name}": np.ascontiguousarray(values) for name, values in parts.items()}
+    if engine == "transformers":
+        tensors = {n: np.ascontiguousarray(x.swapaxes(1, 2)) if n.endswith(":attn") else x for n, x in tensors.items()}
+    save_file(tensors, tmp_path / "a.safetensors")
+    done = import_recording("safetensors", tmp_path / "a.safetensors", target, tmp_path / "dump", mapping=engine)
+    assert not done.findings and not done.unmapped and {m.partition(":")[2] for m in done.missing} <= {"target.pick"}
+    assert {u.rpartition(".")[2].partition(" ")[0] for u in done.unseen} == hidden
+    assert compare_dump(target, open_dump(tmp_path / "dump"), arithmetics.named("f32"), mode="local").verdict == "parity"
