@@ -61,7 +61,8 @@ def load(folder: Path) -> Any:
         model = module.Model(module.ModelArgs.from_dict(config))
         weights: dict[str, Any] = {}
         for file in sorted(folder.glob("*.safetensors")):
-            weights |= mx.load(str(file))
+            loaded: Any = mx.load(str(file))
+            weights |= loaded
         floats = {name: w.astype(mx.float32) if mx.issubdtype(w.dtype, mx.floating) else w for name, w in weights.items()}
         model.load_weights(list(model.sanitize(floats).items()))
     except Exception as error:
