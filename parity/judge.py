@@ -144,7 +144,7 @@ class Judge:
         rows = len(y.data)
         width = y.data.size // max(rows, 1)
         coarse = store.p < F32.p
-        limit = limits.row(stage.op.kind, coarse, width, rows, _inherited_share(stage, y, sigma))
+        limit = limits.row(_kind(stage), coarse, width, rows, _inherited_share(stage, y, sigma))
         ratio = verdict.ratio if verdict.settled is None else np.where(verdict.settled, verdict.ratio, 0.0)
         element = ratio.reshape(rows, -1).max(-1, initial=0.0) if rows else np.zeros(0)
         verdict.row_ratio = np.maximum(element, verdict.rms / limit)
@@ -185,6 +185,11 @@ def _divide(error: Array, by: Array) -> Array:
         return np.where(error == 0, 0.0, np.where(by > 0, error / by, np.inf))
 
 
+def _kind(stage: Stage) -> str:
+    """The row limits that hold: those of a norm where few factors multiply many elements."""
+    return stage.op.kind if stage.op.factor(*stage.args) is None else "norm"
+
+
 def _rms_rows(z: Array) -> Array:
     with np.errstate(invalid="ignore", over="ignore"):
         return np.sqrt(np.square(z.reshape(len(z), -1)).mean(-1)) if z.size else np.zeros(len(z))
@@ -196,8 +201,10 @@ def _common_mode(stage: Stage, y: Tensor, error: Array, sigma: Array, coarse: bo
     if rows < 4 or stage.op.kind in ("structural", "choice"):
         return 0.0
     flat = y.data.reshape(rows, -1)
-    # Equal rows (the masks of a block at layer 0) make equal errors: they count once.
-    distinct = np.array(list({row.tobytes(): i for i, row in enumerate(flat)}.values()))
+    # Equal rows (the masks of a block at layer 0) make equal errors: they count once. So do equal factors.
+    factor = stage.op.factor(*stage.args)
+    alike = flat if factor is None else factor.reshape(rows, -1)
+    distinct = np.array(list({row.tobytes(): i for i, row in enumerate(alike)}.values()))
     if len(distinct) < 4:
         return 0.0
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -207,9 +214,9 @@ def _common_mode(stage: Stage, y: Tensor, error: Array, sigma: Array, coarse: bo
     width = flat.shape[1]
     if stage.op.carried:
         width, count = y.data.shape[1], 1
-    limit = limits.pooled(stage.op.kind, coarse, width, count)
+    limit = limits.pooled(_kind(stage), coarse, width, count)
     if found > limit and not stage.op.carried:
-        limit = limits.pooled(stage.op.kind, coarse, _independent(flat[distinct]), count)
+        limit = limits.pooled(_kind(stage), coarse, _independent(flat[distinct]), count)
     return found / limit
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+from scipy.stats import f as fisher
+
 DELTA = 1e-6
 SUSPECT = 5.0
 COMMON_MODE = 8.0
@@ -53,3 +55,10 @@ def row(kind: str, stored: bool, width: int, rows: int, inherited: float = 0.0) 
         formula = max(formula, 1 + exponential(rows * n) ** 2 / n)
     least = max(coarse if stored else f32, math.sqrt(formula))
     return math.sqrt(least**2 + spread**2 * INHERITED * inherited)
+
+
+def rolled(width: int, rows: int, members: int) -> float:
+    """Limit on a row's error over the spread of ``members`` healthy runs: 12, and what the runs leave unknown of the spread of a narrow
+    row: for Gaussian errors ``R² ~ F(n, n·members)``, exceeded by one of the rows with probability δ."""
+    n = max(width, 1)
+    return max(ROLLED_DIVERGE, math.sqrt(float(fisher.isf(DELTA / max(rows, 1), n, n * max(members, 1)))))

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 Key = tuple[int, str]
 # Last axis of the scores that a choice is made of, and what a report calls one of them.
 SCORED = {"expert": "expert", "block": "block", "vocab": "token", "candidate": "token"}
+LEAST_NORMAL = 2.0**-126
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +79,11 @@ class Rolled:
             if stage.op.kind != "choice":
                 # A few members sample a row-wide factor a few times: a row's spread is at least what its own operation contributes.
                 own = survey.own[key].mean_square(y.data.shape)
-                self._judge(stage, y, np.sqrt(np.maximum(np.mean([s[key] for s in spreads], 0), own)))
+                spread = np.mean([s[key] for s in spreads], 0)
+                if stage.op.kinked and (moved := spread > np.maximum(4 * own, LEAST_NORMAL**2)).any():
+                    # No run took the row past the kink, which says little of how far the next one goes.
+                    spread = np.where(moved, spread, np.median(spread[moved]))
+                self._judge(stage, y, np.sqrt(np.maximum(spread, own)))
 
     def _member(self, survey: Survey, seed: int) -> dict[Key, Array]:
         """One sampled run: the mean square of every row's deviation from the oracle."""
@@ -228,6 +233,8 @@ class Rolled:
         rms = np.sqrt(_mean_square(error))
         with np.errstate(divide="ignore", invalid="ignore"):
             ratio = np.where(rms == 0, 0.0, np.where(sigma > 0, rms / sigma, np.inf))
+        rows = max(len(y.data), 1)
+        ratio = ratio * (limits.ROLLED_DIVERGE / limits.rolled(y.data.size // rows, rows, self.members))
         verdicts = ["agree" if r <= limits.ROLLED_DRIFT else "drift" if r <= limits.ROLLED_DIVERGE else "diverge" for r in ratio]
         worst = int(ratio.argmax()) if len(ratio) else 0
         overall = next((v for v in ("diverge", "drift") if v in verdicts), "agree")

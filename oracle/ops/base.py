@@ -38,6 +38,10 @@ def no_bound(arithmetic: Any, y: Array, where: Where, *_: Any, **__: Any) -> Arr
     return np.zeros(len(where[0]) if where else 1)
 
 
+def no_factor(*_: Any) -> None:
+    """Of an operation whose elements err by themselves, or whose ``kind`` says that they do not."""
+
+
 @dataclass(frozen=True)
 class Operation:
     """One operation of the oracle.
@@ -48,7 +52,9 @@ class Operation:
     ``bound(A, y, where, *args, **params)``: the any-order bound T_det at the elements ``where``.
     ``rejudge(A, order, y, where, ...)``: exact own variance at ``where`` from the partial sums of ``order``, or None.
     ``kind`` selects the row limits (section 2.2) and how a result is judged. ``carried``: a row goes on from the row before and
-    errs with it, each head by one factor, so that neither rows nor elements err by themselves.
+    errs with it, each head by one factor, so that neither rows nor elements err by themselves. ``kinked``: values are clipped inside, so
+    that small errors of the inputs may leave a row as it is, or not. ``factor(*args)``: the values [row, ...] that each multiply many
+    elements of a row, whose error those share, or None.
     """
 
     name: str
@@ -60,6 +66,8 @@ class Operation:
     bound: Callable[..., Array] = no_bound
     rejudge: Callable[..., Array] | None = None
     carried: bool = False
+    kinked: bool = False
+    factor: Callable[..., Array | None] = no_factor
 
     def __repr__(self) -> str:
         return f"<operation {self.name}>"

@@ -78,4 +78,4 @@ def rejudge(A: Arithmetic, order: str, y: Array, where: Where, q: Tensor, k: Ten
     return np.asarray(A.w3 * (scale**2 * ((active * per_head).sum(-1) + heads) + np.square(y[where])))
 
 
-index_scores = Operation("index_scores", "linear", axes, shape, formula, noise, bound, rejudge)
+index_scores = Operation("index_scores", "linear", axes, shape, formula, noise, bound, rejudge, kinked=True)

@@ -50,6 +50,24 @@ def test_the_quick_runs_meet_every_candidate_and_every_arithmetic() -> None:
     assert {c.spec for c in healthy()} == set(arithmetics.PRESETS) - devices
 
 
+#: Runs that the rules once called divergences, and what of the rules it took.
+ONCE_ALARMS = [
+    ("laguna drafter", 17, "f32-pairwise"),  # a gate per head errs the same way in all rows that have it
+    ("laguna drafter", 20, "f32-blocked"),  # and in a whole row
+    ("qwen38-flash-next target", 11, "f16"),  # the spread of rows of one value, from four runs
+    ("qwen38-flash-next target", 28, "bf16"),  # a row behind a relu, which no run moved
+    ("qwen38-flash-next target", 77, "cpu"),  # a row of few sums has their tail
+]
+
+
+@pytest.mark.parametrize(("draw", "seed", "spec"), ONCE_ALARMS)
+def test_what_was_a_false_alarm_is_none(draw: str, seed: int, spec: str, tmp_path: Path) -> None:
+    tally = Tally()
+    candidate = candidates.parse("cpu", "op") if spec == "cpu" else Candidate(spec, "numpy")
+    calibrate(draw, [seed], tmp_path, tally, [candidate])
+    assert tally.runs == 1 and not tally.alarms
+
+
 @pytest.mark.slow
 @each
 def test_no_false_alarm_at_length(draw: str, tmp_path: Path) -> None:

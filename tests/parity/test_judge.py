@@ -70,6 +70,31 @@ def test_equal_rows_count_once_in_the_pooled_test():
     assert judged(wide(stage), Rounded(Arithmetic()).apply(stage).data, Arithmetic()).common == 0.0
 
 
+def gated(rng: np.random.Generator, rows: int, heads: int, gates: np.ndarray, kind: str) -> Stage:
+    x = Tensor(rng.standard_normal((rows, heads, 32)).astype(np.float32), ("row", "head", "dim"))
+    return Stage("draft.L0.attn_gated", OPS["gate"], (x, Tensor(gates.astype(np.float32), ("row", "head"))), {"kind": kind})
+
+
+@pytest.mark.parametrize("kind", ["sigmoid", "softplus"])
+@pytest.mark.parametrize("heads", [1, 3])
+def test_a_gate_per_head_may_err_the_same_way_in_a_whole_row_and_in_all_rows_that_have_it(kind: str, heads: int):
+    """Every mask row of a block has the same gate at the first layer, and one float32 exponential errs in all of them."""
+    arithmetic = named("f32-pairwise")
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        stage = gated(rng, 8, heads, np.repeat(rng.standard_normal((1, heads)), 8, 0), kind)
+        verdict = judged(wide(stage), Rounded(arithmetic).apply(stage).data, arithmetic)
+        assert verdict.common <= 1 and verdict.row_ratio.max() <= 1, seed
+
+
+def test_a_gate_per_head_that_is_wrong_by_ten_roundings_is_found():
+    rng = np.random.default_rng(1)
+    stage = gated(rng, 8, 2, rng.standard_normal((8, 2)), "sigmoid")
+    wrong = Rounded(Arithmetic()).apply(stage).data * np.float32(1 + 10 * 2.0**-23)
+    verdict = judged(wide(stage), wrong, Arithmetic())
+    assert max(verdict.common, verdict.row_ratio.max()) > 1
+
+
 def linear_stage(x: np.ndarray, w: np.ndarray) -> Stage:
     return Stage("draft.L0.o", OPS["linear"], (Tensor(x.astype(np.float32), ROWS), Weight.of(w, ("dim", "in"), "f32")), {})
 
@@ -110,6 +135,16 @@ def test_nan_never_passes():
     y[1, 1] = np.nan
     verdict = judged(wide(stage), y, Arithmetic())
     assert not (verdict.row_ratio[1] <= 1)
+
+
+def test_few_runs_say_little_of_the_spread_of_a_narrow_row():
+    """Of rows of one value, four runs find a spread that the error exceeds twelve times in one of 3,600."""
+    rng = np.random.default_rng(0)
+    error, runs = rng.standard_normal((200_000, 1)), rng.standard_normal((200_000, 4))
+    ratio = np.abs(error[:, 0]) / np.sqrt(np.square(runs).mean(1))
+    assert 20 < (ratio > limits.ROLLED_DIVERGE).sum() < 200
+    assert not (ratio > limits.rolled(1, 200_000, 4)).any()
+    assert limits.rolled(1, 16, 4) > limits.rolled(1, 16, 8) > limits.rolled(4, 16, 8) == limits.rolled(576, 16, 8) == 12
 
 
 @pytest.mark.parametrize("stored", [False, True])
