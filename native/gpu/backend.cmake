@@ -29,3 +29,20 @@ function(dlab_add_device_backend target)
   target_link_libraries(${target} PRIVATE Threads::Threads)
   install(TARGETS ${target} LIBRARY DESTINATION native/lib)
 endfunction()
+
+# Another library of the objects of an emulated backend, without those of the files that lie in the folder as well; sets DLAB_CHANGED to
+# these files, which are for the caller to add.
+function(dlab_add_changed_backend target backend folder)
+  file(GLOB changed CONFIGURE_DEPENDS ${folder}/*.cu ${folder}/*.metal ${folder}/*.cpp)
+  set(names "")
+  foreach(path IN LISTS changed)
+    get_filename_component(name ${path} NAME)
+    string(REPLACE "." "[.]" name ${name})
+    list(APPEND names ${name})
+  endforeach()
+  list(JOIN names "|" names)
+  add_library(${target} SHARED $<TARGET_OBJECTS:dlab_device_shared> $<TARGET_OBJECTS:dlab_cpu_baseline>
+    "$<FILTER:$<TARGET_OBJECTS:${backend}>;$<TARGET_OBJECTS:dlab_gpu>,EXCLUDE,/(${names})[.]>")
+  target_include_directories(${target} PRIVATE $<TARGET_PROPERTY:${backend},INCLUDE_DIRECTORIES>)
+  set(DLAB_CHANGED ${changed} PARENT_SCOPE)
+endfunction()
