@@ -30,6 +30,8 @@ def ensure(name: str) -> Path:
         return sources.library_path(name)
     if is_built(name):
         return _installed(name)
+    if name == "metal" and sys.platform != "darwin":
+        raise NativeError("LOAD", "the Metal library is built on macOS; its sources run anywhere as metal-emu (make native-metal-emu)")
     print(f"building the library {name} (once, about a minute)", file=sys.stderr)
     want = sources.source_hash(name)
     built = build(name, f"dlab_{name.replace('-', '_')}", [])

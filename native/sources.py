@@ -13,7 +13,7 @@ from native.errors import NativeError
 
 PACKAGE = Path(__file__).parent
 HEADER = PACKAGE / "include" / "dlab.h"
-SUFFIXES = (".cpp", ".hpp", ".cu", ".cuh", ".metal", ".mm", ".py", ".cmake")
+SUFFIXES = (".cpp", ".hpp", ".h", ".cu", ".cuh", ".metal", ".mm", ".py", ".cmake")
 BUILD_RULES = "CMakeLists.txt"
 
 FOLDERS: dict[str, tuple[str, ...]] = {
