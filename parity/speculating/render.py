@@ -150,7 +150,8 @@ def law(r: LawReport, quiet: bool = False) -> str:
         return first
     lines = [first]
     for x in r.rules:
-        lines.append(f"  {x.rule}: {'lossless' if x.lossless else f'broken for {x.broken} of {x.pairs} pairs of laws'} ({x.source})")
+        judged = f"lossless for all {x.pairs} pairs" if x.lossless else f"broken for {x.broken} of {x.pairs} pairs"
+        lines.append(f"  {x.rule}: {judged} of laws ({x.source})")
         if b := x.first:
             after = f" after {', '.join(map(str, b.before))}" if b.before else ""
             lines.append(f"    first at token {b.position}{after}: token {b.token} with {b.found}, the target's law has {b.expected}")
