@@ -205,6 +205,7 @@ class Session:
 
     def _round(self, number: int) -> RoundRecord:
         position = len(self.tokens) - 1
+        start = self.context_start(position)
         closed = self.gate is not None and self.gate.fallback(len(self.emitted))
         count = 0 if closed else min(self.drafts, max(self.room(), 0))
         self.hook("propose")
@@ -223,7 +224,6 @@ class Session:
         self.roll_back(kept)
         rows = self.context_rows(kept)
         self.hook("context")
-        start = self.context_start(position)
         self.drafting.commit(out.features[rows], start)
         anchor = self.tokens[-1]
         self.tokens.extend(known)

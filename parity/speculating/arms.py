@@ -86,7 +86,11 @@ def _run(made: Session) -> str | None:
     try:
         while not made.done:
             made.round()
-    except (ValueError, IndexError) as e:
+    except Exception as e:
+        from native.errors import NativeError
+
+        if not isinstance(e, ValueError | IndexError | NativeError):
+            raise
         return f"round {len(made.trace.rounds) if made.trace else 0}: {type(e).__name__}: {e}"
     return None
 

@@ -61,7 +61,7 @@ class FusedDrafter(ModelDrafter):
         return self.proposal(tokens, ids, chosen[:drafts], logits)
 
     def verify(self, drafts: Sequence[int], out: WindowResult, position: int) -> Verified:
-        """One call: the target's argmax, the accept rule, and the accepted rows become context from ``position`` on."""
+        """One call: the target's argmax, the accept rule, and the accepted rows become context from ``position`` on, the anchor's."""
         features = np.ascontiguousarray(out.features, np.float32)
         logits = np.ascontiguousarray(out.logits, np.float32)
         _, accepted, bonus = self.library.verify(np.asarray(drafts, np.int32), logits, features, position)
@@ -97,4 +97,4 @@ class FusedSession(Session):
 
     def verify(self, window: Sequence[int], out: WindowResult) -> Verified:
         assert isinstance(self.drafting, FusedDrafter)
-        return self.drafting.verify(window[1:], out, len(self.tokens) - 1)
+        return self.drafting.verify(window[1:], out, self.context_start(len(self.tokens) - 1))

@@ -24,7 +24,7 @@ from parity.speculating.bugs import BUGS
 from parity.speculating.checks import Violation, violations
 from parity.speculating.foreign import of_trace
 from parity.speculating.noise import RowNoise, declared, row_noise
-from parity.speculating.proposals import Proposals
+from parity.speculating.proposals import Gap, Proposals
 from parity.speculating.proposals import compare as compare_proposals
 from parity.speculating.setup import Models, Setup, open_models
 
@@ -173,9 +173,11 @@ def compare(
         counts(made.trace), floor, _findings(models, made, setup),
     )  # fmt: skip
     if models.drafter is not None and setup.candidate != "f64" and made.failure is None:
-        report.proposals = compare_proposals(
-            trace, models.drafter, models.target.embedding, models.target.head, *declared(setup.candidate, arithmetic), members
-        )
+        lent = models.target.embedding, models.target.head
+        try:
+            report.proposals = compare_proposals(trace, models.drafter, *lent, *declared(setup.candidate, arithmetic), members)
+        except Gap as e:
+            report.failure = f"the drafter cannot be run again: {e}"
     if shadowed:
         report.shadow = _shadow(models, setup, made.alone)
     report.rebuild = 2.0 ** -(_digits(setup.candidate, arithmetic) // 2)

@@ -13,6 +13,7 @@ from oracle.speculation.verification import Verified
 from parity.errors import UsageError
 from parity.speculating import greedy
 from parity.speculating.arms import arms
+from parity.speculating.bugs import BUGS
 from parity.speculating.fused import FusedDrafter, FusedSession, NativeGreedy
 from parity.speculating.greedy import GreedyReport, compare
 from parity.speculating.setup import Setup
@@ -106,6 +107,13 @@ def wrong_row(self: FusedDrafter, tokens: Any, block: Any, drafts: Any, logits: 
 
 def wrong_scale(self: FusedDrafter, tokens: Any, block: Any, drafts: Any, logits: Any) -> Any:
     return real_proposal(self, tokens, block, drafts, logits * 1.001)
+
+
+@pytest.mark.parametrize("name", [n for n, b in BUGS.items() if b.session and n != "bonus.by-value"])
+def test_bugs_of_the_loop_are_named_around_a_compiled_drafter_too(made: Any, here: None, name: str) -> None:
+    drafter = "model" if BUGS[name].drafts else "steered"
+    report = compare(setup(made("qwen3"), family="qwen3", entry="fused", drafter=drafter, plant=name, accepts=(0, 2)), members=2)[0]
+    assert report.verdict == "divergence" and BUGS[name].check in report.explanation, report.explanation
 
 
 real_proposal = FusedDrafter.proposal
