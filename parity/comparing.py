@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import asdict
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from parity.case import Case
 from parity.errors import UsageError
 from parity.explain.patterns import recurrence
 from parity.explain.world import World
+from parity.identity import check_identity
 from parity.judge import Judge
 from parity.local import EXPLAINED, Local
 from parity.models import Progress, declared_stages, open_case_model, run
@@ -106,27 +107,6 @@ def _recurrences(case: Case, tape: Local) -> None:
     for d in tape.divergences:
         d.extent.steps = sorted(set(diverging[d.stage]))
         d.extent.recurrence = recurrence(case, sorted(set(compared.get(d.stage, []))), d.extent.steps)
-
-
-def check_identity(case: Case, dump: Dump, partial: bool = False) -> None:
-    """The dump must be of this case: same artifacts, same steps. `UsageError` names the first difference."""
-    theirs = dump.case
-    for path, sha in case.identity.items():
-        recorded = theirs.get("identity", {}).get(path)
-        if recorded is not None and recorded != sha:
-            raise UsageError(f"{dump.path}: made with {path} of SHA-256 {recorded}, this case has {sha}: another artifact")
-    for key in ("family", "role", "dialect", "steps"):
-        mine = case.describe()[key]
-        if key in theirs and theirs[key] != mine:
-            raise UsageError(f"{dump.path}: its case has {key} {_short(theirs[key])}, this case {_short(mine)}: not the same run")
-    if not (dump.complete or partial):
-        last = f"; the last stage announced is {dump.announced}" if dump.announced else ""
-        raise UsageError(f"{dump.path}: the dump is incomplete (its writer never closed it){last}")
-
-
-def _short(value: Any) -> str:
-    text = str(value)
-    return text if len(text) <= 120 else text[:117] + "…"
 
 
 def _presence(report: Report, dump: Dump, keys: list[tuple[int, str]], required: tuple[str, ...]) -> None:

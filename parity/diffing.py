@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import io
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from oracle.floats import F32, FORMATS
 from parity.errors import UsageError
+from parity.identity import moved, placement, same_placement
 from parity.reducing import reduced
 from parity.render import spans
 
 if TYPE_CHECKING:
     from dumps import Dump, StageRecord
+
+
+#: Verdict of choices (picks, experts, cells) of two runs that placed their weights differently.
+NO_CLAIM = "no claim"
 
 
 @dataclass
@@ -39,10 +44,11 @@ class Difference:
     a: str
     b: str
     stages: list[StageDifference]
+    placement: str = ""
 
     @property
     def first(self) -> StageDifference | None:
-        return next((s for s in self.stages if s.verdict != "same"), None)
+        return next((s for s in self.stages if s.verdict not in ("same", NO_CLAIM)), None)
 
     @property
     def exit_status(self) -> int:
@@ -56,15 +62,29 @@ class Difference:
         return {"schema": "dflash-parity-diff/1", "exit_status": self.exit_status, **asdict(self)}
 
 
-def difference(a: Dump, b: Dump) -> Difference:
+def difference(a: Dump, b: Dump, across_placements: bool = False) -> Difference:
     """Compare two dumps in one pass over their files, a few megabytes at a time. Declared checksums are left to `Dump.verify`.
-    Equal values agree, whatever the sign of a zero, and so do two NaN. `UsageError` where they are of different cases."""
+    Equal values agree, whatever the sign of a zero, and so do two NaN. `UsageError` where they are of different cases, or of runs that
+    placed their weights differently: ``across_placements`` compares their values all the same, and claims nothing of their choices."""
     for key in ("family", "role", "dialect", "steps", "identity"):
         mine, theirs = a.case.get(key), b.case.get(key)
         if mine is not None and theirs is not None and mine != theirs:
             raise UsageError(f"{b.path}: its case differs from that of {a.path} in {key}: not two dumps of the same case")
+    placements = placement(a), placement(b)
+    if not across_placements:
+        same_placement(*placements, f"{b.path} against {a.path}")
+    elsewhere = moved(*placements)
     keys = list(dict.fromkeys((step, stage) for d in (a, b) for step in d.steps for stage in d.stages(step)))
-    return Difference(str(a.path), str(b.path), [_stage(step, stage, a.get(step, stage), b.get(step, stage)) for step, stage in keys])
+    found = [_stage(step, stage, a.get(step, stage), b.get(step, stage)) for step, stage in keys]
+    if elsewhere:
+        found = [_unclaimed(s, a) for s in found]
+    return Difference(str(a.path), str(b.path), found, elsewhere)
+
+
+def _unclaimed(s: StageDifference, a: Dump) -> StageDifference:
+    record = a.get(s.step, s.stage)
+    chosen = record is not None and record.dtype in ("i32", "i64")
+    return replace(s, verdict=NO_CLAIM, rows=[], elements=0, max_abs=0.0, ulps=0.0, reason="a choice, across placements") if chosen else s
 
 
 def _stage(step: int, stage: str, a: StageRecord | None, b: StageRecord | None) -> StageDifference:
@@ -90,7 +110,8 @@ def headline(d: Difference) -> str:
     """The verdict in one line."""
     same = sum(s.verdict == "same" for s in d.stages)
     if d.first is None and d.stages:
-        return f"SAME {same} stages, bit for bit"
+        unclaimed = f"; nothing is claimed of choices across placements ({d.placement})" if d.placement else ""
+        return f"SAME {same} stages, bit for bit{unclaimed}"
     if not d.stages:
         return "INCONCLUSIVE the dumps record nothing"
     first = d.first

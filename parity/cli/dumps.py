@@ -70,8 +70,11 @@ def compare(
 @click.argument("b", type=click.Path(path_type=Path))
 @click.option("--json", "json_out", metavar="FILE|-", help="The differences as JSON.")
 @click.option("--verify", is_flag=True, help="Check the SHA-256 of every record first.")
+@click.option(
+    "--across-placements", is_flag=True, help="Compare values of runs that placed their weights differently; no claim about their choices."
+)
 @click.option("--quiet", is_flag=True, help="The verdict line only.")
-def diff(a: Path, b: Path, json_out: str | None, verify: bool, quiet: bool) -> int:
+def diff(a: Path, b: Path, json_out: str | None, verify: bool, across_placements: bool, quiet: bool) -> int:
     """Compare two dumps of the same case bit for bit: every stage, its rows, and how far apart they are. No oracle, no tolerance."""
     from dumps import open_dump
     from parity.diffing import difference, headline, table
@@ -80,7 +83,7 @@ def diff(a: Path, b: Path, json_out: str | None, verify: bool, quiet: bool) -> i
     if verify:
         for dump in dumps:
             dump.verify()
-    found = difference(*dumps)
+    found = difference(*dumps, across_placements)
     if json_out == "-":
         click.echo(json.dumps(found.to_json(), indent=1))
         return found.exit_status

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 )
 @click.option("--prompt", type=click.Path(path_type=Path), help="Token ids before both streams (with --model).")
 @click.option("--members", type=click.IntRange(2, 64), default=8, show_default=True, help="Sampled runs behind a verdict on token ids.")
+@click.option("--placement-a", metavar="KEY=VALUE,…", help="Which weights ran where behind A, such as expert_cache=4283.")
+@click.option("--placement-b", metavar="KEY=VALUE,…", help="The same of B: where the two differ, nothing is claimed.")
 @click.option("--json", "json_out", metavar="FILE|-", help="The verdict as JSON.")
 @click.option("--quiet", is_flag=True, help="The verdict line only.")
 def ties(
@@ -39,6 +41,8 @@ def ties(
     model: Path | None,
     prompt: Path | None,
     members: int,
+    placement_a: str | None,
+    placement_b: str | None,
     json_out: str | None,
     quiet: bool,
 ) -> int:
@@ -49,8 +53,10 @@ def ties(
     margin at the first difference decides.
     """
     from oracle import arithmetic as arithmetics
+    from parity.identity import parse_placement, same_placement
 
     declared = arithmetics.named(arithmetic)
+    same_placement(parse_placement(placement_a), parse_placement(placement_b), f"{b} against {a}")
     if a.suffix in (".txt", ".json", ".ids") and b.suffix in (".txt", ".json", ".ids"):
         return _ids(a, b, model, prompt, arithmetic, members, json_out, quiet)
     from parity.logit_files import open_logits
