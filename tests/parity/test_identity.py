@@ -50,9 +50,9 @@ def test_another_geometry_is_refused(target, tmp_path, said, says):
         check_identity(target, dump(tmp_path / "wrong", target.describe(), {"geometry": said}))
 
 
-def test_another_dialect_is_refused(target, tmp_path):
-    with pytest.raises(UsageError, match="has dialect .* not the same run"):
-        check_identity(replace(target, dialect={"window": "3"}), dump(tmp_path / "a", target.describe(), {}))
+def test_another_dialect_is_refused(drafter, tmp_path):
+    with pytest.raises(UsageError, match=r"has dialect .* not the same run"):
+        check_identity(replace(drafter, dialect={"window": "3"}), dump(tmp_path / "a", drafter.describe(), {}))
 
 
 def test_a_placement_is_plain_values(target, tmp_path):
@@ -64,7 +64,7 @@ def test_a_placement_is_plain_values(target, tmp_path):
 def test_two_runs_of_other_placements_are_not_compared(tmp_path, a, b):
     """One cache is 1 GiB smaller because a drafter came along: near ties of the target may flip with no mistake anywhere."""
     pair = dump(tmp_path / "a", {}, a), dump(tmp_path / "b", {}, b, pick=2)
-    with pytest.raises(UsageError, match="placed their weights differently .* no claim about tokens is made"):
+    with pytest.raises(UsageError, match=r"placed their weights differently .* no claim about tokens is made"):
         difference(*pair)
     found = difference(*pair, across_placements=True)
     assert [s.verdict for s in found.stages] == ["same", NO_CLAIM] and found.exit_status == 0
