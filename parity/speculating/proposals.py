@@ -23,7 +23,7 @@ from parity.speculating.noise import RowNoise
 
 
 class Gap(ValueError):
-    """Features recorded behind the end of what the drafter was given before."""
+    """Features or a block at a position where the context that was recorded before does not allow them."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +81,7 @@ def rerun(trace: Foreign, drafter: Drafter, embedding: Weight, head: Weight, rea
     that leave one."""
     context, first = drafter.new_context(reading), 1 if trace.layout == "fill_in" else 0
     made = Rerun([], [])
+    width = len(drafter.tap_ids) * drafter.geometry.target_hidden
 
     def commit(features: NDArray[np.float64] | None, start: int, where: str, step: int) -> None:
         assert features is not None
@@ -88,17 +89,26 @@ def rerun(trace: Foreign, drafter: Drafter, embedding: Weight, head: Weight, rea
             raise UsageError(f"{trace.source}: {where}: taps: expected finite numbers")
         if start > context.length:
             raise Gap(f"{where}: features of {len(features)} rows from position {start} on, but the context ends at {context.length}")
+        if len(features) and features.shape[1] != width:
+            raise UsageError(f"{trace.source}: {where}: taps of {features.shape[1]} values, this drafter reads {width} of its target")
         try:
             if len(features):
                 context.append(features, start, step=step)
         except ContextError as e:
-            raise UsageError(f"{trace.source}: {where}: taps: {e}") from None
+            raise Gap(f"{where}: {e}") from None
 
     commit(trace.taps, trace.context_start or 0, "header", 0)
     for number, r in enumerate(trace.rounds):
         if r.proposals:
-            ids = block_of(trace, r, drafter)
-            block = drafter.propose(context, ids, embedding, head, r.position, step=2 * number + 1)
+            ids, most = block_of(trace, r, drafter), drafter.geometry.block_size
+            if len(ids) > most:
+                raise UsageError(f"{trace.source}: round {number}: block: {len(ids)} rows, this drafter takes at most {most}")
+            try:
+                block = drafter.propose(context, ids, embedding, head, r.position, step=2 * number + 1)
+            except ContextError as e:
+                raise Gap(f"round {number}: {e}") from None
+            except ValueError as e:
+                raise UsageError(f"{trace.source}: round {number}: block: {e}") from None
             count = min(len(r.proposals), len(ids) - first)
             made.drafts.append(tuple(int(i) for i in block.drafts.data[:count]))
             made.logits.append(block.logits.data[first : first + count])

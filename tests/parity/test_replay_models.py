@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from dumps import DumpError
 from oracle.artifacts import make_artifact
@@ -140,6 +142,36 @@ def test_features_that_do_not_fit_are_refused(files: Path, tmp_path: Path, chang
     made = lines(files, None, ("taps",), max_new=4)
     with pytest.raises(UsageError, match=told):
         run(files, written(tmp_path, [made[0] | change, *made[1:]]), None)
+
+
+def test_a_block_wider_than_the_drafter_takes_is_refused(files: Path, tmp_path: Path) -> None:
+    made = lines(files, None, max_new=4)
+    with pytest.raises(UsageError, match="round 0: block: 90 rows, this drafter takes at most 6"):
+        run(files, written(tmp_path, [made[0], made[1] | {"block": [made[1]["anchor"]] * 90}, *made[2:]]), None)
+
+
+@pytest.fixture(scope="module")
+def short(files: Path) -> list[dict[str, Any]]:
+    return lines(files, None, ("taps",), max_new=4)
+
+
+@settings(max_examples=30, deadline=None)
+@given(data=st.data())
+def test_no_mangled_line_ends_in_a_traceback(
+    files: Path, short: list[dict[str, Any]], tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    junk = st.sampled_from((None, -1, 0, 3, 66, 67, 10**9, "x", [], [3], [70], [1] * 9, [[1.0]], [[]], {}))
+    at = data.draw(st.integers(0, len(short) - 1))
+    made = [dict(line) for line in short]
+    made[at][data.draw(st.sampled_from(sorted(made[at])))] = data.draw(junk)
+    if data.draw(st.booleans()):
+        for line in made:
+            line.pop("taps", None)
+    path = written(tmp_path_factory.mktemp("mangled"), made)
+    try:
+        assert run(files, path, None, members=1).verdict in ("parity", "divergence", "inconclusive")
+    except UsageError as e:
+        assert str(path) in str(e)
 
 
 def test_acceptance_is_counted_as_each_engine_does_and_the_differences_are_named(files: Path, tmp_path: Path) -> None:
