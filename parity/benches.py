@@ -142,14 +142,15 @@ def release_drafter(folder: Path, context_rows: int = 2112, time_limit: float = 
     ]
 
 
-def diff_of_dumps(folder: Path, megabytes: int = 2048, rounds: int = 3) -> Iterator[Result]:
+def diff_of_dumps(folder: Path, megabytes: int = 4096, rounds: int = 3) -> Iterator[Result]:
     """`parity diff` of two dumps of this size each, against reading the same files once with as many threads; peak RssAnon."""
     from dumps import open_dump
     from parity.diffing import difference
 
     sides: tuple[Callable[[Any, Any], Any], ...] = (difference, _read_dumps)
     for kind, share in (("equal but for a row", 0.0), ("differing everywhere", 1.0)):
-        paths = [_dump_of(folder / f"diff-{megabytes}-{share:g}-{name}", megabytes, share if name == "b" else 0.0) for name in "ab"]
+        named = {"a": 0.0, f"{share:g}-b": share}
+        paths = [_dump_of(folder / f"diff-{megabytes}-{name}", megabytes, part) for name, part in named.items()]
         best = [float("inf"), float("inf")]
         with Resident() as memory:
             for turn in range(rounds + 1):

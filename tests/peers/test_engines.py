@@ -109,7 +109,7 @@ DFLASH_PATCHES = {
     "draft.L0.ctx.k_rope": scaled("rotary_emb.inv_freq", 1.02),
     "draft.L1.q_norm": scaled("layers.1.self_attn.q_norm.weight"),
     "draft.L0.attn": changed(0, "sliding_window", 2),
-    "draft.L2.mlp_act": lambda model: setattr(model.layers[2].mlp, "act_fn", lambda x: x.relu()),
+    "draft.L2.mlp_act": lambda model: model.layers[2].mlp.act_fn.register_forward_hook(lambda *call: call[2].relu()),
     "draft.final_norm": scaled("norm.weight"),
 }
 
