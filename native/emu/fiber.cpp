@@ -14,6 +14,7 @@
 #endif
 #endif
 #ifdef EMU_ASAN
+#include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
 
@@ -109,6 +110,10 @@ void Fiber::start(void (*entry)()) {
     stack_ = pages;
     mprotect(stack_, static_cast<size_t>(sysconf(_SC_PAGESIZE)), PROT_NONE);
   }
+#ifdef EMU_ASAN
+  // The frames of a thread that has ended were left without returning, with their zones around locals.
+  __asan_unpoison_memory_region(stack_, kStackBytes);
+#endif
   own_ = first_frame(stack_, entry);
   fake_stack_ = nullptr;
 }
