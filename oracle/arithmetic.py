@@ -150,6 +150,8 @@ PRESETS = {
     "metal-f32": Arithmetic(
         "metal-f32", order="lanes:32x4", attention_order="blocked:32", norm_sum="lanes:256", fma=True, declared=True
     ),
+    # In which order matrix units add is not documented: a sequence is the upper bound, not a promise.
+    "cuda-tensor-core": Arithmetic("cuda-tensor-core", use=(("*", "weight16"),), attention_order="blocked:32", norm_sum="f64", fma=True),
     "metal-simdgroup": Arithmetic(
         "metal-simdgroup", use=(("*", "weight16"),), attention_order="blocked:32", norm_sum="lanes:256", fma=True
     ),

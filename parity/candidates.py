@@ -26,6 +26,8 @@ LIBRARIES = {
     "cuda-emu": "cuda-f32",
     "metal": "metal-f32",
     "metal-emu": "metal-f32",
+    "cuda+tensor-core": "cuda-tensor-core",
+    "cuda-emu+tensor-core": "cuda-tensor-core",
     "metal+simdgroup": "metal-simdgroup",
     "metal-emu+simdgroup": "metal-simdgroup",
 }

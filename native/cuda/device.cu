@@ -34,7 +34,7 @@ const uint32_t where = DLAB_CAP_EMULATED;
 #endif
 
 const bool heads = true;
-const char* const matrix_units = nullptr;
+const char* const matrix_units = "tensor-core";
 const char* const source_hash = DLAB_SOURCE_HASH;
 const char* const arithmetic =
     "activations=f32,accumulate=f32,order=lanes:32x4,attention_order=blocked:32,fma=1,norm_sum=f64,softmax=online,rope_angle=f64,"

@@ -9,6 +9,7 @@
 #include "device.cuh"
 #include "formats.cuh"
 #include "gpu/kernels.hpp"
+#include "matrix_units.cuh"
 
 namespace dlab::gpu {
 namespace {
@@ -92,8 +93,10 @@ void launch(StreamHandle stream, const float* x, int64_t m, const Matrix& w, con
 
 }  // namespace
 
-void linear(StreamHandle stream, const float* x, int64_t m, const Matrix& w, const float* bias, float* y, Products) {
+void linear(StreamHandle stream, const float* x, int64_t m, const Matrix& w, const float* bias, float* y, Products products) {
   if (m == 0 || w.rows == 0) return;
+  const bool rounded = products == Products::MatrixUnits && (w.dtype == DLAB_F16 || w.dtype == DLAB_BF16);
+  if (rounded) return linear_by_matrix_units(stream, x, m, w, bias, y);
   with_format(w.dtype, [&](auto format) {
     using Format = decltype(format);
     if (m == 1) launch<Format, 1>(stream, x, m, w, bias, y);
