@@ -58,7 +58,10 @@ def row(kind: str, stored: bool, width: int, rows: int, inherited: float = 0.0) 
 
 
 def rolled(width: int, rows: int, members: int) -> float:
-    """Limit on a row's error over the spread of ``members`` healthy runs: 12, and what the runs leave unknown of the spread of a narrow
-    row: for Gaussian errors ``R² ~ F(n, n·members)``, exceeded by one of the rows with probability δ."""
-    n = max(width, 1)
+    """Limit on a row's error over the spread of ``members`` healthy runs: 12, and what so few runs leave unknown of the spread.
+
+    Errors of a row share a few directions (`specs/noise-rules.md` 2.3), so no more than two values of it count as independent: for Gaussian
+    errors ``R² ~ F(n, n·members)``, which one of the rows exceeds with probability δ.
+    """
+    n = min(max(width, 1), 2)
     return max(ROLLED_DIVERGE, math.sqrt(float(fisher.isf(DELTA / max(rows, 1), n, n * max(members, 1)))))

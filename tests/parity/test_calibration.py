@@ -56,6 +56,7 @@ ONCE_ALARMS = [
     ("laguna drafter", 20, "f32-blocked"),  # and in a whole row
     ("qwen38-flash-next target", 11, "f16"),  # the spread of rows of one value, from four runs
     ("qwen38-flash-next target", 28, "bf16"),  # a row behind a relu, which no run moved
+    ("dflash 2 drafter", 26, "transformers-bf16"),  # the spread of any row, from four runs
     ("qwen38-flash-next target", 77, "cpu"),  # a row of few sums has their tail
 ]
 

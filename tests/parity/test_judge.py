@@ -145,6 +145,7 @@ def test_few_runs_say_little_of_the_spread_of_a_narrow_row():
     assert 20 < (ratio > limits.ROLLED_DIVERGE).sum() < 200
     assert not (ratio > limits.rolled(1, 200_000, 4)).any()
     assert limits.rolled(1, 16, 4) > limits.rolled(1, 16, 8) > limits.rolled(4, 16, 8) == limits.rolled(576, 16, 8) == 12
+    assert 12 < limits.rolled(576, 16, 4) < 20
 
 
 @pytest.mark.parametrize("stored", [False, True])
