@@ -173,7 +173,7 @@ PATCHES = {
         "target.L1.ple_key": scaled(L1 + "ple.norm_key.weight", 1.5),
         "target.L1.ple_conv": scaled(L1 + "ple.conv1d.weight", 1.02),
         "target.L3.index_q_norm": scaled(L3 + "self_attn.indexer.q_layernorm.weight", 1.5),
-        "target.L3.index_selected": changed(L3 + "self_attn.indexer", "block_topk", 2),
+        "target.L3.index_selected": lambda m: setattr(m.model.layers[3].self_attn.indexer, "block_topk", 1),
         "target.L1.shared_router": scaled(L1 + "mlp.shared_expert_gate.weight", 1.02),
         "target.final_hc.mix": scaled("model.hyper_connection_mixer.input_mix_weight_up.weight", 1.02),
     },
