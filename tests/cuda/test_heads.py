@@ -21,6 +21,8 @@ from parity.models import open_case_model
 from parity.native_drafter import fused_config, fused_weights
 from tests.artifacts.test_artifact_heads import FEWER, HEADS
 
+FEW = ("dflash 2", "gated markov", "rotating cache")
+
 
 @pytest.fixture(scope="module")
 def case(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Case]:
@@ -47,7 +49,7 @@ def check(case: Case, tmp_path: Path) -> None:
     assert report.verdict == "parity" and not report.unseen, report.divergences[:2]
 
 
-@pytest.mark.parametrize("name", [*HEADS, "rotating cache"])
+@pytest.mark.parametrize("name", [*FEW, *(pytest.param(name, marks=pytest.mark.slow) for name in HEADS if name not in FEW)])
 def test_they_are_within_noise_and_fused_the_bits_of_single_operations(name: str, case: Callable[[str], Case], tmp_path: Path) -> None:
     made = case(name)
     one, other = (run(made, entry, tmp_path / entry) for entry in ("op", "fused"))
