@@ -89,9 +89,9 @@ def reread(s: Suspect) -> Iterator[tuple[str, float]]:
     if c.size < 8:
         return
     sigma = np.sqrt(s.y.variance())[region] * 4 + np.abs(y) * 2.0**-24
-    grid = next((store for store in (BF16, F16) if store.holds(c).all()), F32)
+    grid = next((store for store in (BF16, F16, F32) if store.holds(c).all()), None)
     for text, read in reinterpretations().items():
-        low, middle, high = (grid.round(read(at)) for at in (y - sigma, y, y + sigma))
+        low, middle, high = (read(at) if grid is None else grid.round(read(at)) for at in (y - sigma, y, y + sigma))
         same = (c == low) | (c == middle) | (c == high) | (np.isnan(c) & np.isnan(middle))
         if same.mean() > 0.9 and not np.array_equal(middle, y):
             yield text, float(same.mean())

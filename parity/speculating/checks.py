@@ -228,7 +228,7 @@ def _context(trace: Foreign, r: Round, before: Before) -> Iterator[tuple[str, st
     kept = _kept(r)
     if kept > r.accepted + 1 or (kept < r.accepted + 1 and r is not trace.rounds[-1]):
         yield "crop", f"{kept} rows were committed, the round gives {r.accepted + 1} (the anchor's and the accepted drafts')"
-    if r.context is not None and r.context != tuple(range(kept)):
+    if r.context is not None and (len(r.context) != kept or r.context != tuple(range(len(r.context)))):
         shifted = bool(r.context) and r.context[0] == 1
         told = "the proposal rows, not the committed ones" if shifted else "not the committed rows"
         yield "context.rows", f"window rows {_shown(r.context)} became context, expected {_shown(range(kept))}: {told}"
@@ -259,6 +259,5 @@ PER_ROUND: tuple[Check, ...] = (_progress, _block, _proposals, _window, _accepts
 
 def _shown(ids: Sequence[int]) -> str:
     """A short list of numbers."""
-    listed = list(ids)
-    text = ", ".join(map(str, listed[:8]))
-    return f"{text}, …" if len(listed) > 8 else text or "none"
+    text = ", ".join(map(str, ids[:8]))
+    return f"{text}, …" if len(ids) > 8 else text or "none"

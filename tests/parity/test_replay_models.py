@@ -155,6 +155,12 @@ def short(files: Path) -> list[dict[str, Any]]:
     return lines(files, None, ("taps",), max_new=4)
 
 
+def test_a_count_of_rows_that_cannot_be_allocates_nothing(files: Path, short: list[dict[str, Any]], tmp_path: Path) -> None:
+    made = [short[0], short[1] | {"kept": 10**9}, *short[2:]]
+    report = run(files, written(tmp_path, made), None, members=1)
+    assert report.verdict == "divergence" and any("1000000000 rows were committed" in str(v) for v in report.violations)
+
+
 @settings(max_examples=30, deadline=None)
 @given(data=st.data())
 def test_no_mangled_line_ends_in_a_traceback(
