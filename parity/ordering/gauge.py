@@ -22,7 +22,7 @@ from parity.ordering.revealing import AT_ONCE, Ask, IrregularError, Masks
 LOWEST, HIGHEST = -149, 127
 MARGIN_BITS = 8
 SAMPLES = 8
-Triples = Sequence[tuple[int, int, int]]
+Triples = Sequence[tuple[int, ...]]
 """Leaves of (1.5 2^s, the tiny addend, -1.5 2^s); the last may be -1, for none: the result itself is looked at."""
 
 # Spacings added to 1.5 2^s (its sign in front), and what is left of them, in spacings, for each rounding. The fifth is a tie above an even
@@ -153,11 +153,11 @@ def survey(ask: Ask, terms: int, span: Range, seed: int = 0) -> Survey:
     triples = list(dict.fromkeys(p for place in places for p in itertools.permutations(place)))
     if not triples:
         return Survey((F32.p, F32.p), True, F32.p)
-    bits = precisions(ask, terms, triples, span)  # type: ignore[arg-type]
+    bits = precisions(ask, terms, triples, span)
     lost = [t for t, p in zip(triples, bits, strict=True) if p]
     if not lost:
         return Survey(None, True)
-    nearest = to_nearest(ask, terms, lost, bits[bits > 0], span)  # type: ignore[arg-type]
+    nearest = to_nearest(ask, terms, lost, bits[bits > 0], span)
     result = precisions(ask, terms, [(0, 1, -1)], span)[0]
     return Survey((int(bits[bits > 0].min()), int(bits.max())), bool(nearest.all()), int(result))
 
@@ -190,7 +190,7 @@ def additions(ask: Ask, tree: Tree, span: Range, hint: int) -> list[Addition]:
     found = _kinds(ask, tree.terms, outer, span, hint)
     fused = [n for n, below in enumerate(tree.children) if len(below) > 2]
     within = [tuple(int(first[c]) for c in tree.children[n][:3]) for n in fused]
-    inside = dict(zip(fused, precisions(ask, tree.terms, within, span), strict=True)) if fused else {}  # type: ignore[arg-type]
+    inside = dict(zip(fused, precisions(ask, tree.terms, within, span), strict=True)) if fused else {}
     told = Counter(Addition(a.bits, a.rounding, int(inside[n]) if n in inside else None) for n, a in enumerate(found))
     root = len(tree.children) - 1
     if root in inside and not told:
