@@ -1,11 +1,21 @@
 // The operations by name.
-#include <map>
+#include <algorithm>
+#include <numeric>
 
 #include "gpu/device_call.hpp"
 
 namespace dlab::ops {
 
 using gpu::DeviceCall;
+
+namespace {
+
+// Rows of f32 values as a table to gather from.
+gpu::Matrix rows_of(const float* x, int64_t rows, int64_t width) {
+  return {reinterpret_cast<const uint8_t*>(x), DLAB_F32, rows, width, width * 4};
+}
+
+}  // namespace
 
 void squash(dlab_ctx& ctx, Rows x, double scale, double gain, Rows y) {
   DeviceCall call(ctx);
@@ -144,18 +154,27 @@ void expert_weights(dlab_ctx& ctx, Rows scores, const int64_t* selected, bool no
   call.finish();
 }
 
+// The rows of an expert are brought side by side, so that its weights are read once, and the results back to their places.
 void expert_linear(dlab_ctx& ctx, Rows x, const int64_t* selected, int64_t ranks, const std::vector<Weight>& experts, Rows y) {
   DeviceCall call(ctx);
-  const int64_t width = experts.front().width, outputs = experts.front().rows;
-  const float* in = call.in(x);
-  float* out = call.out(y);
-  std::map<int64_t, gpu::Matrix> used;
-  for (int64_t i = 0; i < x.rows * ranks; ++i) {
-    auto found = used.find(selected[i]);
-    if (found == used.end()) found = used.emplace(selected[i], call.in(experts[static_cast<size_t>(selected[i])])).first;
-    const float* row = in + (x.width == width ? i / ranks : i) * width;
-    gpu::linear(call.stream, row, 1, found->second, nullptr, out + i * outputs, gpu::context(ctx).products);
+  const int64_t width = experts.front().width, outputs = experts.front().rows, count = x.rows * ranks;
+  const bool by_rank = x.width != width;
+  std::vector<int64_t> order(static_cast<size_t>(count)), sources, places(order.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return selected[a] < selected[b]; });
+  for (size_t i = 0; i < order.size(); ++i) {
+    sources.push_back(by_rank ? order[i] : order[i] / ranks);
+    places[static_cast<size_t>(order[i])] = static_cast<int64_t>(i);
   }
+  float *in = call.floats(count * width), *out = call.floats(count * outputs);
+  gpu::gather(call.stream, rows_of(call.in(x), by_rank ? count : x.rows, width), call.ids(sources.data(), count), count, 1.0f, in);
+  for (int64_t first = 0, next = 0; first < count; first = next) {
+    const int64_t expert = selected[order[static_cast<size_t>(first)]];
+    while (next < count && selected[order[static_cast<size_t>(next)]] == expert) ++next;
+    const gpu::Matrix weights = call.in(experts[static_cast<size_t>(expert)]);
+    gpu::linear(call.stream, in + first * width, next - first, weights, nullptr, out + first * outputs, gpu::context(ctx).products);
+  }
+  gpu::gather(call.stream, rows_of(out, count, outputs), call.ids(places.data(), count), count, 1.0f, call.out(y));
   call.finish();
 }
 
