@@ -10,7 +10,7 @@ import pytest
 
 from dumps import Dump, open_dump
 from native import Context
-from oracle import arithmetic as arithmetics
+from oracle.arithmetic import Arithmetic
 from oracle.artifacts import make_artifact
 from parity.candidates import execute, parse
 from parity.case import Case
@@ -37,31 +37,28 @@ def case(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Case]:
     return make
 
 
-def run(case: Case, entry: str, out: Path) -> Dump:
-    execute(parse("cuda-emu", entry, schedule="late"), case, out, None)
+def run(case: Case, candidate: str, entry: str, out: Path) -> Dump:
+    execute(parse(candidate, entry, schedule="late"), case, out, None)
     return open_dump(out)
 
 
-def check(case: Case, tmp_path: Path) -> None:
-    one, other = (run(case, entry, tmp_path / entry) for entry in ("op", "fused"))
-    assert difference(one, other).exit_status == 0, difference(one, other).first
-    report = compare_dump(case, other, arithmetics.named("cuda-f32"), members=3)
-    assert report.verdict == "parity" and not report.unseen, report.divergences[:2]
-
-
 @pytest.mark.parametrize("name", [*FEW, *(pytest.param(name, marks=pytest.mark.slow) for name in HEADS if name not in FEW)])
-def test_they_are_within_noise_and_fused_the_bits_of_single_operations(name: str, case: Callable[[str], Case], tmp_path: Path) -> None:
+def test_they_are_within_noise_and_fused_the_bits_of_single_operations(
+    name: str, candidate: str, declared: Arithmetic, case: Callable[[str], Case], tmp_path: Path
+) -> None:
     made = case(name)
-    one, other = (run(made, entry, tmp_path / entry) for entry in ("op", "fused"))
+    one, other = (run(made, candidate, entry, tmp_path / entry) for entry in ("op", "fused"))
     assert difference(one, other).exit_status == 0, difference(one, other).first
-    report = compare_dump(made, other, arithmetics.named("cuda-f32"), members=3)
+    report = compare_dump(made, other, declared, members=3)
     assert report.verdict == "parity" and not report.unseen, report.divergences[:2]
 
 
 @pytest.mark.parametrize("name", ["recurrent markov", "reduced vocabulary with markov"])
-def test_drafts_and_confidence_are_those_of_the_stages(ctx: Context, name: str, case: Callable[[str], Case], tmp_path: Path) -> None:
+def test_drafts_and_confidence_are_those_of_the_stages(
+    ctx: Context, name: str, candidate: str, case: Callable[[str], Case], tmp_path: Path
+) -> None:
     made = case(name)
-    dump, model = run(made, "fused", tmp_path / "d"), open_case_model(made)
+    dump, model = run(made, candidate, "fused", tmp_path / "d"), open_case_model(made)
     assert model.drafter is not None
     with ctx.drafter(fused_config(model.drafter), fused_weights(model.drafter, model.embedding, model.head)) as drafter:
         append, propose = made.steps

@@ -9,7 +9,7 @@ import pytest
 
 from native import Context
 from native.tensors import ffi, view
-from oracle.arithmetic import named
+from oracle.arithmetic import Arithmetic
 from oracle.kit import EXACT
 from oracle.ops import OPS
 from oracle.readings import Noise, Stage, values
@@ -19,17 +19,16 @@ from parity.native_reading import MOVES
 from tests.native.test_named_ops import MISUSE, healthy, prefixes, run
 from tests.native.test_named_ops import test_wrong_operands_are_named_and_nothing_is_written as _wrong_operands
 
-DECLARED = named("cuda-f32")
 COMPUTED = [n for n in CALLS if n not in MOVES]
 MINE = [m for m in MISUSE if m[0] not in (*MOVES, "silo")]
 
 
-def fits(made: Stage, got: np.ndarray[Any, Any]) -> bool:
-    return healthy(Judge(DECLARED, max(got.size, 1000)).judge(made, Noise(DECLARED).apply(made), got))
+def fits(declared: Arithmetic, made: Stage, got: np.ndarray[Any, Any]) -> bool:
+    return healthy(Judge(declared, max(got.size, 1000)).judge(made, Noise(declared).apply(made), got))
 
 
 @pytest.mark.parametrize("name", COMPUTED)
-def test_every_operation_is_within_its_declared_noise_and_a_small_mistake_beyond_it(ctx: Context, name: str) -> None:
+def test_every_operation_is_within_its_declared_noise_and_a_small_mistake_beyond_it(ctx: Context, declared: Arithmetic, name: str) -> None:
     assert name in ctx.ops
     for seed in range(4):
         made = CALLS[name](np.random.default_rng(seed))
@@ -37,8 +36,8 @@ def test_every_operation_is_within_its_declared_noise_and_a_small_mistake_beyond
         if OPS[name].kind in ("structural", "choice"):
             assert np.array_equal(got, OPS[name].formula(EXACT, *values(made.args), **made.params), equal_nan=True)
             continue
-        assert fits(made, got)
-        assert got.size < 12 or not fits(made, got * (1 + 3e-5))
+        assert fits(declared, made, got)
+        assert got.size < 12 or not fits(declared, made, got * (1 + 3e-5))
 
 
 @pytest.mark.parametrize("name", [n for n in COMPUTED if n != "block_mean"])

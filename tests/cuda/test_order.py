@@ -43,9 +43,9 @@ def test_it_is_judged_by_what_it_declares(cpu: Library) -> None:
     assert (A.order, A.attention_order, A.norm_sum, A.fma) == (said["order"], said["attention_order"], said["norm_sum"], said["fma"] == "1")
 
 
-def test_its_order_is_seen_from_outside_for_every_kernel_of_rows(ctx: Context) -> None:
+def test_its_order_is_seen_from_outside_for_every_kernel_of_rows(ctx: Context, candidate: str) -> None:
     """M = 1, 2 to 4 and from 5 on are different kernels."""
     (found,) = inside.answers(kernels.of_library(ctx), inside.Options(("f32",), (139,), 2, 5))
-    declared = judging.declarations(candidates.parse("cuda-emu"), None, {"order": "lanes:32x4", "fma": "1"})
+    declared = judging.declarations(candidates.parse(candidate), None, {"order": "lanes:32x4", "fma": "1"})
     assert judging.judge(json.loads(json.dumps(found)), declared) == []
     assert (found["order"]["name"], found["order"]["fused"]) == ("lanes:32x4", "yes") and all(r["same"] for r in found["rows"])

@@ -1,4 +1,4 @@
-"""The CPU library built with AddressSanitizer and UndefinedBehaviourSanitizer, under the tests of its operations and its drafter."""
+"""Libraries built with AddressSanitizer and UndefinedBehaviourSanitizer, under their own tests."""
 
 from __future__ import annotations
 
@@ -6,40 +6,75 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from native.sources import PACKAGE
+from native.sources import PACKAGE, file_name
 
 pytestmark = pytest.mark.slow
-ROOT = PACKAGE.parent
 FLAGS = "-O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=undefined"
-REDIRECT = "import sys, pathlib, native.sources as s; s.library_path = lambda name: pathlib.Path(sys.argv[1])\n"
+# Whatever asks for a library by its name is given the one in the first argument.
+REDIRECT = """
+import sys, pathlib, native.building, native.sources
+native.sources.library_path = native.building.ensure = lambda name: pathlib.Path(sys.argv[1])
+"""
 SUITE = "import pytest; sys.exit(pytest.main(['-q', '-x', '-s', '-p', 'no:cacheprovider', '-m', 'not slow', *sys.argv[2:]]))\n"
 TOO_SHORT = """
 import numpy as np, native
 from native.tensors import ffi, view
-short, out = np.ones((4, 64), np.float32), np.ones((5, 64), np.float32)
-x, y = view(short), view(out)
+short, w = np.ones((4, 64), np.float32), native.Stored.of(np.ones((3, 64), np.float32))
+x, y = view(short), view(np.zeros((5, 3), np.float32))
 x.shape[0] = 5
-with native.open_library("cpu").context(1) as ctx:
-    ctx._calls.call("apply", b"silu", x, 1, ffi.new("double[]", [1.0]), 1, y)
+with native.open_library(sys.argv[1]).context() as ctx:
+    ctx._calls.call("linear", x, w.matrix(), ffi.NULL, y)
 """
 
 
+@dataclass(frozen=True)
+class Sanitized:
+    """A library: options of its build beside the flags, and the test files it must pass."""
+
+    options: tuple[str, ...]
+    folder: str
+    files: tuple[str, ...]
+
+
+EMULATED = ("-DDLAB_EMULATE=ON", f"-DPython3_EXECUTABLE={sys.executable}")
+DEVICE_FILES = ("test_operations", "test_named", "test_fused", "test_heads")
+LIBRARIES = {
+    "cpu": Sanitized((), "native", ("test_named_ops", "test_ops", "test_misuse", "test_drafter", "test_drafter_misuse", "test_invariance")),
+    "cuda-emu": Sanitized(EMULATED, "cuda", (*DEVICE_FILES, "test_matrix_units")),
+    "metal-emu": Sanitized(EMULATED, "metal", (*DEVICE_FILES, "test_simdgroup")),
+}
+RUNS = [(name, file) for name, library in LIBRARIES.items() for file in library.files]
+
+
 @pytest.fixture(scope="module")
-def sanitized(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The library, built by its own CMake rules."""
+def built(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The library of a name, built by its own CMake rules."""
     cmake = shutil.which("cmake", path=f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}")
     if cmake is None or sys.platform != "linux":
         pytest.skip("needs cmake and a Linux tool chain with sanitizers")
-    folder = tmp_path_factory.mktemp("sanitized")
-    configure = [cmake, "-S", str(PACKAGE), "-B", str(folder), "-DCMAKE_BUILD_TYPE=Debug", f"-DCMAKE_CXX_FLAGS={FLAGS}"]
-    for command in (configure, [cmake, "--build", str(folder), "--target", "dlab_cpu", "-j", "2"]):
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    return next(folder.glob("**/libdlab_cpu.so"))
+    made: dict[str, Path] = {}
+
+    def build(name: str) -> Path:
+        if name not in made:
+            folder = tmp_path_factory.mktemp(name)
+            options = [*LIBRARIES[name].options, "-DCMAKE_BUILD_TYPE=Debug", f"-DCMAKE_CXX_FLAGS={FLAGS}"]
+            target = f"dlab_{name.replace('-', '_')}"
+            for command in (
+                [cmake, "-S", str(PACKAGE), "-B", str(folder), *options],
+                [cmake, "--build", str(folder), "--target", target, "-j", "2"],
+            ):
+                done = subprocess.run(command, capture_output=True, text=True, check=False)
+                assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+            made[name] = next(folder.glob(f"**/{file_name(name)}"))
+        return made[name]
+
+    return build
 
 
 def run(library: Path, script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -54,15 +89,16 @@ def run(library: Path, script: str, *arguments: str) -> subprocess.CompletedProc
         "PYTHONMALLOC": "malloc",
     }
     command = [sys.executable, "-c", REDIRECT + script, str(library), *arguments]
-    return subprocess.run(command, cwd=ROOT, env=os.environ | options, capture_output=True, text=True, check=False)
+    return subprocess.run(command, cwd=PACKAGE.parent, env=os.environ | options, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("file", ["test_named_ops", "test_ops", "test_misuse", "test_drafter", "test_drafter_misuse", "test_invariance"])
-def test_nothing_is_read_or_written_outside(sanitized: Path, file: str) -> None:
-    done = run(sanitized, SUITE, f"tests/native/{file}.py")
+@pytest.mark.parametrize(("name", "file"), RUNS)
+def test_nothing_is_read_or_written_outside(built: Callable[[str], Path], name: str, file: str) -> None:
+    done = run(built(name), SUITE, f"tests/{LIBRARIES[name].folder}/{file}.py")
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
 
 
-def test_an_operand_that_is_shorter_than_it_says_is_seen(sanitized: Path) -> None:
-    done = run(sanitized, TOO_SHORT)
-    assert done.returncode != 0 and "heap-buffer-overflow" in done.stderr and "silu" in done.stderr
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_an_operand_that_is_shorter_than_it_says_is_seen(built: Callable[[str], Path], name: str) -> None:
+    done = run(built(name), TOO_SHORT)
+    assert done.returncode != 0 and "heap-buffer-overflow" in done.stderr and "dlab_linear" in done.stderr
