@@ -18,7 +18,7 @@ from parity.errors import UsageError
 
 if TYPE_CHECKING:
     from dumps import DumpWriter
-    from native import Context
+    from native import Context, Library
 
 LIBRARIES = {
     "cpu": "cpu",
@@ -137,22 +137,26 @@ def _numpy(candidate: Candidate, case: Case, out: Path, fault: str | None) -> No
         _recorded(case, reading, fault, writer, arithmetic)
 
 
+def library_of(candidate: Candidate) -> tuple[Library, dict[str, Any]]:
+    """The candidate's library, built where it is an emulated one that is not, and what its contexts are opened with."""
+    import native
+    from native.building import EMULATED, ensure
+
+    name, _, products = candidate.spec.partition("+") if candidate.spec in LIBRARIES else (candidate.spec, "", "")
+    return native.open_library(ensure(name) if name in EMULATED else name), {"products": products} if products else {}
+
+
 @contextmanager
 def opened(
     candidate: Candidate, out: Path, threads: int, tell: Callable[[str, str], None] | None
 ) -> Iterator[tuple[Context, dict[str, Any]]]:
     """The candidate's library with a context open, and what is to be said about it. What it does wrong goes to ``tell``, what an emulator
     finds beside ``out``."""
-    import native
-    from native.building import EMULATED, ensure
     from parity.emulated import emulated
     from parity.manners import Manners
 
-    name, _, products = candidate.spec.partition("+") if candidate.spec in LIBRARIES else (candidate.spec, "", "")
-    options = {"products": products} if products else {}
-    spec = str(ensure(name)) if name in EMULATED else name
     manners = None if tell is None else Manners(tell)
-    library = native.open_library(spec)
+    library, options = library_of(candidate)
     info = library.info
     about = {
         "where": "emulated" if "emulated" in info.flags else "device" if "device" in info.flags else "host",

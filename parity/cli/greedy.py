@@ -20,7 +20,7 @@ from parity.errors import UsageError
     type=click.Choice(("model", "steered", "oracle", "lookup", "random")),
     help="Who drafts; default: model where there is one, else oracle. steered: the model runs, drafts accepted as --accepts says are sent.",
 )
-@click.option("--candidate", default="f64", show_default=True, help="What runs target and drafter: f64, a NumPy arithmetic, cpu, PATH.so.")
+@click.option("--candidate", default="f64", show_default=True, help="What runs both: f64, a NumPy arithmetic, cpu, cuda-emu …, PATH.so.")
 @click.option("--entry", type=click.Choice(("auto", "op", "fused")), default="auto", help="How a library's drafter runs.")
 @click.option("--dialect", multiple=True, callback=shared.pairs, metavar="KEY=VALUE,…", help="Switches of the drafter's dialect.")
 @click.option("--engine", help="Whose rounds: z-lab, transformers, llama.cpp, muser, strata, mlxcel; default by family.")

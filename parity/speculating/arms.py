@@ -18,7 +18,7 @@ from oracle.speculation.trace import Trace
 from oracle.targets.state import State
 from oracle.tensor import Array
 from parity.errors import CandidateError
-from parity.speculating.setup import KNOWING, Models, Setup, caged, forced, open_models, reading_of, session
+from parity.speculating.setup import KNOWING, Models, Setup, caged, forced, found_by_emulator, open_models, reading_of, session
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,7 +27,7 @@ class Arms:
 
     ``trace``: the session. ``failure``: what a round raised, with the rounds before it in the trace. ``cache_gap`` and ``context_gap``: the
     largest difference of the target's cache (by layer) and of the drafter's context (by layer) from one built in one go, at the end;
-    None where there is nothing to compare.
+    None where there is nothing to compare. ``misuse``: what the emulator of an emulated library found, one line each.
     """
 
     alone: list[int]
@@ -38,6 +38,7 @@ class Arms:
     failure: str | None = None
     cache_gap: dict[int, float] = field(default_factory=dict)
     context_gap: dict[int, float] = field(default_factory=dict)
+    misuse: list[str] = field(default_factory=list)
 
 
 def run(setup: Setup, timeout: float = 600.0) -> Arms:
@@ -71,8 +72,9 @@ def arms(setup: Setup) -> Arms:
         chain = rows[: len(new)] if new == alone[: len(new)] else along(models.target, setup.prompt, new, reading)
         gaps = (cache_gap(models, made, reading), context_gap(models, made, reading)) if failure is None else ({}, {})
         alone = _cut(alone[: setup.max_new], setup.stops)
+        known = forced(setup) if setup.drafter in KNOWING else ()
         assert made.trace is not None
-        return Arms(alone, chain, repeated, made.trace, forced(setup) if setup.drafter in KNOWING else (), failure, *gaps)
+        return Arms(alone, chain, repeated, made.trace, known, failure, *gaps, found_by_emulator(setup.candidate))
 
 
 def _cut(tokens: list[int], stops: Sequence[int]) -> list[int]:
@@ -126,7 +128,7 @@ def context_gap(m: Models, s: Session, reading: Reading) -> dict[int, float]:
         return {}
     positions, layers = s.drafting.held()
     features = m.target.window(s.tokens[:-1], taps=m.drafter.tap_ids, reading=reading).features
-    context = m.drafter.new_context()
+    context = m.drafter.new_context(reading)
     context.append(features, 0)
     keep = {int(p): i for i, p in enumerate(context.cells.positions)}
     if any(int(p) not in keep for p in positions) or (m.drafter.dialect.window_rule != "SINK_RING" and len(positions) != len(keep)):

@@ -72,7 +72,7 @@ class GreedyReport:
 
     ``proposals``: a compiled or rounding drafter's against the oracle's, fed the same features; None for other drafters. ``cache`` and
     ``context``: per layer, the relative difference from a rebuild; ``rebuild``: half the digits of what they are stored in, far beyond
-    what another order of summation leaves, far below what a wrong row is.
+    what another order of summation leaves, far below what a wrong row is. ``misuse``: what the emulator of an emulated library found.
     """
 
     setup: dict[str, Any]
@@ -93,6 +93,7 @@ class GreedyReport:
     rebuild: float = 2.0**-26
     proposals: Proposals | None = None
     shadow: Shadow | None = None
+    misuse: list[str] = field(default_factory=list)
 
     @property
     def rate(self) -> float | None:
@@ -101,7 +102,7 @@ class GreedyReport:
     @property
     def broken(self) -> list[str]:
         """Everything that is not parity, one line each."""
-        told = []
+        told = list(self.misuse)
         for check in dict.fromkeys(v.check for v in self.violations):
             same = [v for v in self.violations if v.check == check]
             told.append(f"{check}, {len(same)} rounds, first round {same[0].round}: {same[0].what}")
@@ -170,7 +171,7 @@ def compare(
         {k: str(v) if k in ("target", "drafter_path") and v else v for k, v in asdict(setup).items()}, _geometry(models, made),
         len(made.trace.emitted), made.trace.emitted == made.alone, made.repeated, _rows(rows, made, noise),
         _differences(rows, made, noise), [*violations(trace), *_forced(made)], made.failure, made.cache_gap, made.context_gap,
-        counts(made.trace), floor, _findings(models, made, setup),
+        counts(made.trace), floor, _findings(models, made, setup), misuse=made.misuse,
     )  # fmt: skip
     if models.drafter is not None and setup.candidate != "f64" and made.failure is None:
         lent = models.target.embedding, models.target.head

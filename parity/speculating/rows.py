@@ -23,6 +23,7 @@ from oracle.ops.argmax import first_argmax
 from parity import candidates
 from parity.cage import Limits, run_worker
 from parity.case import Case, window
+from parity.emulated import read_findings
 from parity.errors import CandidateError, UsageError
 from parity.report import EXIT, plain
 from parity.speculating.noise import declared, row_noise
@@ -188,6 +189,8 @@ class _Arms:
             limits = Limits(self.timeout)
             saved = case.save(Path(folder) / "case")
             run_worker(self.candidate, saved, out, fault=self.fault, threads=self.threads, limits=limits).demand_clean()
+            if found := read_findings(out):
+                raise CandidateError(str(found[0]["text"]))
             dump = open_dump(out)
             return [_stored(dump, step) for step in range(len(steps))]
 
@@ -250,10 +253,9 @@ def identity(target: Target, candidate: str, largest: int) -> dict[str, Any]:
     files = [f.sha256 for f in target.identity.files] if target.identity else []
     backend, parsed = candidate, candidates.parse(candidate)
     if parsed.kind == "library":
-        import native
-
-        info = native.open_library(parsed.spec).info
-        backend = f"{info.name} {info.version} {info.source_hash}"
+        library, options = candidates.library_of(parsed)
+        info = library.info
+        backend = " ".join((info.name, info.version, info.source_hash, *options.values()))
     sizes = hashlib.sha256(repr(target.geometry).encode()).hexdigest()
     return {"weights": files, "family": target.geometry.family, "geometry": sizes, "largest": largest, "backend": backend}
 

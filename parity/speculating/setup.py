@@ -19,6 +19,7 @@ from oracle.speculation.judging import Greedy, Judge
 from oracle.speculation.rounds import Request, Session
 from oracle.speculation.schedules import SCHEDULES, Schedule, ScheduleError, schedule_of
 from parity import candidates
+from parity.emulated import found_by
 from parity.errors import UsageError
 from parity.native_reading import Native
 from parity.speculating.bugs import bug
@@ -186,12 +187,19 @@ def reading_of(spec: str, threads: int = 0) -> Iterator[Reading]:
     if parsed.kind == "numpy":
         yield Rounded(arithmetics.named(parsed.spec))
         return
-    if parsed.kind == "callable":
-        raise UsageError(f"--candidate {spec}: a callable runs whole cases, not single windows; record its rounds and use parity replay")
-    import native
-
-    with native.open_library(parsed.spec).context(threads) as context:
+    if parsed.kind != "library":
+        raise UsageError(f"--candidate {spec}: it runs whole cases, not single windows; record its rounds and use parity replay")
+    library, options = candidates.library_of(parsed)
+    with library.context(threads, **options) as context:
         yield Native(context)
+
+
+def found_by_emulator(spec: str) -> list[str]:
+    """What the emulator of the candidate's library has found in this process, one line each; [] where it is not emulated."""
+    if not caged(spec):
+        return []
+    library, _ = candidates.library_of(candidates.parse(spec))
+    return [str(f["text"]) for f in found_by(library.info)]
 
 
 def caged(spec: str) -> bool:

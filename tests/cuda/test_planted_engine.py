@@ -14,7 +14,11 @@ import native
 from native.emulation import Emulation
 from oracle import open_drafter, open_target
 from oracle.artifacts import make_artifact
+from parity.errors import CandidateError
 from parity.native_drafter import fused_config, fused_weights
+from parity.speculating import rows
+from parity.speculating.greedy import compare
+from parity.speculating.setup import Setup
 from tests.artifacts.test_artifact_heads import FEWER
 from tests.cuda.planted_engine import NUMBERS, build, line
 
@@ -118,3 +122,18 @@ def test_shared_staging_overwrites_the_first_heads_of_row_0_in_every_layer(run: 
 def test_shared_staging_shows_no_wrong_number_when_copies_run_at_once(run: Run) -> None:
     _, report = run("shared staging", "--schedule", "eager")
     assert report["verdict"] == "hazard" and report["divergences"] == []
+
+
+def test_a_race_in_a_whole_generation_is_no_parity(files: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    setup = Setup(files[1], (3, 17, 9), 3, "steered", files[0], "qwen3", verify_length=2, accepts=(0,), candidate=str(build()))
+    monkeypatch.setenv("DLAB_PLANTED", str(NUMBERS["barrier left out"]))
+    report, _ = compare(setup, arithmetic="cuda-f32", members=2)
+    assert report.verdict == "divergence" and all(line(m) in report.misuse[0] for m in ("shared.write", "shared.read"))
+    monkeypatch.setenv("DLAB_PLANTED", "0")
+    assert compare(setup, arithmetic="cuda-f32", members=2)[0].verdict == "parity"
+
+
+def test_a_race_in_a_window_is_told_by_the_probe_of_rows(files: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DLAB_PLANTED", str(NUMBERS["barrier left out"]))
+    with pytest.raises(CandidateError, match="race"):
+        rows.probe(files[1], str(build()), 2, contexts=(2,), arithmetic="cuda-f32")
