@@ -33,6 +33,12 @@ class OnDevice:
             self._calls.call("release", self.tensor)
 
 
+def copy(context: Context, x: OnDevice, y: OnDevice) -> None:
+    """``y = x`` within the device, issued and not waited for. x, y [R, n] float32."""
+    call: Any = context._calls.call
+    call("concat", x.tensor, 1, y.tensor)
+
+
 def linear(context: Context, x: OnDevice, w: OnDevice, y: OnDevice) -> None:
     """``y = x w^T``, issued and not waited for. x [M, K]; w [N, K]; y [M, N]."""
     call: Any = context._calls.call

@@ -1,7 +1,7 @@
 """``make parity-cuda``, ``make parity-metal``: everything on a real device.
 
-Every drafter family op by op and fused, local and rolled; the tiny cases under compute-sanitizer where it is; then the speed of the
-products. With ``--candidate cuda-emu`` the first part runs anywhere.
+Every family's target op by op, every drafter op by op and fused, local and rolled, and real text; the tiny cases under compute-sanitizer
+where it is; then the speed of the products. With ``--candidate cuda-emu`` or ``metal-emu`` the tiny cases run anywhere.
 """
 
 from __future__ import annotations
@@ -21,18 +21,25 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import native
-from native.device import OnDevice, linear
+from native.device import OnDevice, copy, linear
 from oracle.artifacts import blocks
 from parity import gpu_peers
 from parity.candidates import declared, parse
 from parity.cli import explain
+from parity.errors import UsageError
 from parity.flow import run_candidate
-from parity.suite import ENTRIES, Entry
+from parity.suite import DRAFTERS, ENTRIES, TARGETS, Entry
 
 if TYPE_CHECKING:
     from native import Context
 
-CASES = ("a-op", "a-fused", "a-ring", "b", "b-fused", "laguna", "laguna-fused", "qwen38")
+CASES = (
+    *(Entry(f"{key}-{entry}", f"{key}, {entry}", make, entry=entry) for key, make in DRAFTERS.items() for entry in ("op", "fused")),
+    *(Entry(key, f"{key}, op", make) for key, make in TARGETS.items()),
+)
+"""Every tiny case of the suite, drafters both ways."""
+LONG = tuple(e for e in ENTRIES if e.key == "c")
+"""What takes a device: real text."""
 DEVICES = ("cuda", "metal")
 TOOLS = ("memcheck", "racecheck")
 # The drafters' own sizes: (format, inputs, outputs).
@@ -41,10 +48,15 @@ ROWS = (1, 7, 16)
 COPIED = 1 << 28
 
 
-def entries(only: str) -> list[Entry]:
-    """The drafter cases of the suite."""
-    keys = only.split(",") if only else CASES
-    return [e for e in ENTRIES if e.key in keys]
+def entries(only: str, candidate: str) -> list[Entry]:
+    """The cases of the candidate, or those of them that are named; `UsageError` for a key that none has."""
+    chosen = [*CASES, *(LONG if candidate in DEVICES else ())]
+    keys = [e.key for e in chosen]
+    if not only:
+        return chosen
+    if unknown := [key for key in only.split(",") if key not in keys]:
+        raise UsageError(f"--only {unknown[0]}: candidate {candidate} has no such case, expected some of {', '.join(keys)}")
+    return [e for e in chosen if e.key in only.split(",")]
 
 
 def run_case(entry: Entry, candidate: str, out: Path) -> dict[str, Any]:
@@ -85,40 +97,38 @@ def seconds_each(issue: Callable[[], None], wait: Callable[[], Any], count: int 
     return best
 
 
-def peers() -> tuple[gpu_peers.Driver | None, gpu_peers.CuBLAS | None, list[str]]:
-    """The device's own libraries, and what is missing of them."""
-    missing = []
-    driver, blas = None, None
+def peer(library: native.Library) -> tuple[str, gpu_peers.CuBLAS | None, list[str]]:
+    """What the library runs on, the device's own product of matrices, and what is missing of it: cuBLAS for CUDA, nothing for Metal."""
+    about = f"{library.info.name} {library.info.version}"
+    if not library.info.name.startswith("dlab-cuda"):
+        return about, None, [f"{library.info.name}: products are compared with a copy alone"]
     try:
         driver = gpu_peers.Driver()
+        about = f"{about}, {driver.about()}"
+        return about, gpu_peers.CuBLAS(driver), []
     except gpu_peers.PeerError as error:
-        missing.append(f"{error}: no figures of a copy within the device")
-    try:
-        blas = gpu_peers.CuBLAS()
-    except gpu_peers.PeerError as error:
-        missing.append(f"{error}: no figures of cuBLAS")
-    return driver, blas, missing
+        return about, None, [f"{error}: no figures of cuBLAS"]
 
 
-def copy_rate(context: Context, driver: gpu_peers.Driver, count: int = 50) -> float:
-    """Bytes read and written per second by a copy within device memory, 256 MB at a time."""
-    a, b = (OnDevice(context, np.zeros((1, COPIED // 4), np.float32)) for _ in range(2))
-    each = seconds_each(partial(driver.copy, a, b, COPIED), driver.wait, count)
-    a.release()
-    b.release()
+def copy_rate(context: Context, count: int = 50) -> float:
+    """Bytes read and written per second by the library's copy within device memory, 256 MB at a time."""
+    a, b, last = (OnDevice(context, np.zeros((1, n), np.float32)) for n in (COPIED // 4, COPIED // 4, 1))
+    each = seconds_each(partial(copy, context, a, b), last.download, count)
+    for held in (a, b, last):
+        held.release()
     return 2.0 * COPIED / each
 
 
 def benchmark(candidate: str, products: Sequence[tuple[str, int, int]] = PRODUCTS, count: int = 50) -> Iterator[dict[str, Any]]:
-    """Products with weights, activations and results on the device: seconds, and bytes of weight per second. Where the device's own
-    libraries are: as a part of what a copy reads per second, and the time of cuBLAS on the same weights as bf16 (activations too)."""
+    """Products with weights, activations and results on the device: seconds, bytes of weight per second and as a part of what a copy
+    within the device reads per second; where cuBLAS is, its time on the same weights as bf16 (activations too)."""
     rng = np.random.default_rng(0)
-    driver, blas, missing = peers()
-    yield {"about": driver.about() if driver else "the driver is not here", "missing": missing}
-    with native.open_library(candidate).context() as context:
-        copied = copy_rate(context, driver, count) if driver else None
-        if copied:
-            yield {"product": "copy within the device", "GB/s": copied / 1e9}
+    library = native.open_library(candidate)
+    about, blas, missing = peer(library)
+    yield {"about": about, "missing": missing}
+    with library.context() as context:
+        copied = copy_rate(context, count)
+        yield {"product": "copy within the device", "GB/s": copied / 1e9}
         for stored, width, outputs in products:
             raw = blocks.random_blocks(rng, stored, outputs, width, 0.02)
             weight = native.Stored(raw, stored, (outputs, width))
@@ -130,11 +140,10 @@ def benchmark(candidate: str, products: Sequence[tuple[str, int, int]] = PRODUCT
                 each = seconds_each(partial(linear, context, ours, w, y), y.download, count)
                 flops = 2.0 * rows * width * outputs / each
                 rates = {"us": each * 1e6, "GB/s": raw.nbytes / each / 1e9, "TFLOP/s": flops / 1e12}
-                if copied:
-                    rates["of copy"] = raw.nbytes / each / (copied / 2)
-                if driver and blas and wide:
+                rates["of copy"] = raw.nbytes / each / (copied / 2)
+                if blas and wide:
                     theirs = OnDevice(context, native.Stored.of(context.convert(x, "bf16"), "bf16"))
-                    rates["cuBLAS/ours"] = seconds_each(partial(blas.linear, theirs, wide, y), driver.wait, count) / each
+                    rates["cuBLAS/ours"] = seconds_each(partial(blas.linear, theirs, wide, y), blas.wait, count) / each
                     theirs.release()
                 yield {"product": f"{stored} {outputs}x{width} M={rows}", **rates}
                 ours.release()
@@ -158,14 +167,14 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="parity.device", description=__doc__)
     parser.add_argument("--candidate", default="cuda")
     parser.add_argument("--out", type=Path, default=Path("build/parity-cuda"))
-    parser.add_argument("--only", default="", help="keys, comma separated: " + ", ".join(CASES))
+    parser.add_argument("--only", default="", help="keys, comma separated: " + ", ".join(e.key for e in CASES))
     options = parser.parse_args(argv)
     options.out.mkdir(parents=True, exist_ok=True)
     good = True
     if options.candidate == "cuda" and not shutil.which("compute-sanitizer"):
         print(f"compute-sanitizer is not on the PATH: {' and '.join(TOOLS)} are not run")
     try:
-        for entry in entries(options.only):
+        for entry in entries(options.only, options.candidate):
             lines = [run_case(entry, options.candidate, options.out)]
             if lines[0]["where"] == "device" and shutil.which("compute-sanitizer"):
                 lines += [sanitized(entry, options.out, tool) for tool in TOOLS]

@@ -1,6 +1,6 @@
-"""What the device's own libraries do in the same process: a copy within device memory (the driver) and a product of bf16 (cuBLAS).
+"""cuBLAS in the same process: a product of bf16, on a device that the CUDA driver tells of.
 
-Both are loaded by name through cffi, when they are here; pointers are those of `native.device.OnDevice`.
+Both libraries are loaded by name through cffi, when they are here; pointers are those of `native.device.OnDevice`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from native.device import OnDevice
 _ffi: Any = FFI()
 _ffi.cdef(
     """
-    typedef unsigned long long CUdeviceptr;
     int cuInit(unsigned flags);
     int cuDriverGetVersion(int* version);
     int cuDeviceGet(int* device, int ordinal);
@@ -24,7 +23,6 @@ _ffi.cdef(
     int cuDevicePrimaryCtxRetain(void** context, int device);
     int cuCtxSetCurrent(void* context);
     int cuCtxSynchronize(void);
-    int cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes, void* stream);
     int cublasCreate_v2(void** handle);
     int cublasDestroy_v2(void* handle);
     int cublasGemmEx(void* handle, int transa, int transb, int m, int n, int k, const void* alpha, const void* a, int a_type, int lda,
@@ -77,11 +75,6 @@ class Driver:
         _check(self._lib.cuDriverGetVersion(version), "cuDriverGetVersion")
         return f"{_ffi.string(name).decode()}, driver for CUDA {version[0] // 1000}.{version[0] % 100 // 10}"
 
-    def copy(self, to: OnDevice, source: OnDevice, bytes_: int) -> None:
-        """Issue a copy within device memory."""
-        addresses = (int(_ffi.cast("uintptr_t", t.tensor.data)) for t in (to, source))
-        _check(self._lib.cuMemcpyDtoDAsync_v2(*addresses, bytes_, _ffi.NULL), "cuMemcpyDtoDAsync")
-
     def wait(self) -> None:
         """Until everything issued has run."""
         _check(self._lib.cuCtxSynchronize(), "cuCtxSynchronize")
@@ -90,8 +83,9 @@ class Driver:
 class CuBLAS:
     """cuBLAS: ``y = x w^T`` with x [M, K] and w [N, K] in bf16, sums and y [M, N] in float32."""
 
-    def __init__(self) -> None:
+    def __init__(self, driver: Driver) -> None:
         self._lib = _load(CUBLAS)
+        self.wait = driver.wait
         handle = _ffi.new("void**")
         _check(self._lib.cublasCreate_v2(handle), "cublasCreate")
         self._handle = handle[0]

@@ -111,21 +111,39 @@ def _smollm2(_: Path) -> Case:
 
 
 # Rows cross the window (24) in W_LE, and sink + window (4 + 24) in the ring.
+DRAFTERS: dict[str, Callable[[Path], Case]] = {
+    "muse": partial(_muse, dialect={}, appends=(20, 1, 12)),
+    "muse-ring": partial(_muse, dialect=RING, appends=(20, 1, 12)),
+    "qwen3": partial(_qwen3, accepts=(2, 0, 5)),
+    "laguna": partial(_family, family="laguna", role="drafter"),
+    "laguna-cache": _rotating,
+    "qwen38": partial(_family, family="qwen38-flash-next", role="drafter"),
+    "dflash2": partial(_heads, name="dflash2"),
+    "dspark": partial(_heads, name="dspark"),
+}
+TARGETS: dict[str, Callable[[Path], Case]] = {
+    "muse-t": _muse_target,
+    "laguna-t": partial(_family, family="laguna", role="target"),
+    "qwen38-t": partial(_family, family="qwen38-flash-next", role="target"),
+    "llama-t": partial(_family, family="llama", role="target"),
+}
+"""Tiny cases of every family, role and kind of head (of which `parity.device` runs each)."""
 ENTRIES = (
-    Entry("a-op", "muse q4_k+q6_k, op by op", partial(_muse, dialect={}, appends=(20, 1, 12))),
-    Entry("a-fused", "muse q4_k+q6_k, fused", partial(_muse, dialect={}, appends=(20, 1, 12)), entry="fused"),
-    Entry("a-ring", "muse ring, fused", partial(_muse, dialect=RING, appends=(20, 1, 12)), entry="fused"),
-    Entry("a-target", "muse target q4_k+q6_k, 40 rows", _muse_target),
-    Entry("b", "qwen3 bf16, accepts 2 0 5", partial(_qwen3, accepts=(2, 0, 5))),
-    Entry("b-fused", "qwen3 bf16, fused", partial(_qwen3, accepts=(2, 0, 5)), entry="fused"),
-    Entry("laguna", "laguna drafter", partial(_family, family="laguna", role="drafter")),
-    Entry("laguna-fused", "laguna drafter, fused", partial(_family, family="laguna", role="drafter"), entry="fused"),
-    Entry("laguna-cache", "laguna rotating cache, fused", _rotating, entry="fused"),
-    Entry("laguna-t", "laguna target", partial(_family, family="laguna", role="target")),
-    Entry("qwen38", "qwen38-flash-next drafter, fused", partial(_family, family="qwen38-flash-next", role="drafter"), entry="fused"),
-    Entry("qwen38-t", "qwen38-flash-next target", partial(_family, family="qwen38-flash-next", role="target")),
-    Entry("dflash2", "qwen3 with DFlash 2, fused", partial(_heads, name="dflash2"), entry="fused"),
-    Entry("dspark", "qwen3 with DSpark, fused", partial(_heads, name="dspark"), entry="fused"),
+    Entry("a-op", "muse q4_k+q6_k, op by op", DRAFTERS["muse"]),
+    Entry("a-fused", "muse q4_k+q6_k, fused", DRAFTERS["muse"], entry="fused"),
+    Entry("a-ring", "muse ring, fused", DRAFTERS["muse-ring"], entry="fused"),
+    Entry("a-target", "muse target q4_k+q6_k, 40 rows", TARGETS["muse-t"]),
+    Entry("b", "qwen3 bf16, accepts 2 0 5", DRAFTERS["qwen3"]),
+    Entry("b-fused", "qwen3 bf16, fused", DRAFTERS["qwen3"], entry="fused"),
+    Entry("laguna", "laguna drafter", DRAFTERS["laguna"]),
+    Entry("laguna-fused", "laguna drafter, fused", DRAFTERS["laguna"], entry="fused"),
+    Entry("laguna-cache", "laguna rotating cache, fused", DRAFTERS["laguna-cache"], entry="fused"),
+    Entry("laguna-t", "laguna target", TARGETS["laguna-t"]),
+    Entry("qwen38", "qwen38-flash-next drafter, fused", DRAFTERS["qwen38"], entry="fused"),
+    Entry("qwen38-t", "qwen38-flash-next target", TARGETS["qwen38-t"]),
+    Entry("llama-t", "llama target", TARGETS["llama-t"]),
+    Entry("dflash2", "qwen3 with DFlash 2, fused", DRAFTERS["dflash2"], entry="fused"),
+    Entry("dspark", "qwen3 with DSpark, fused", DRAFTERS["dspark"], entry="fused"),
     Entry("cuda-emu", "qwen3 bf16, fused, CUDA emulated", _emulated, candidate="cuda-emu", entry="fused", schedule="late"),
     Entry("metal-emu", "qwen3 bf16, fused, Metal emulated", _emulated, candidate="metal-emu", entry="fused", schedule="late"),
     Entry("c", "SmolLM2-135M, real text", _smollm2),

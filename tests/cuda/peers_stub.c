@@ -10,9 +10,6 @@ int cuDeviceGetName(char* name, int bytes, int device) { return strncpy(name, "s
 int cuDevicePrimaryCtxRetain(void** context, int device) { return *context = context, device; }
 int cuCtxSetCurrent(void* context) { return context == NULL; }
 int cuCtxSynchronize(void) { return 0; }
-int cuMemcpyDtoDAsync_v2(unsigned long long to, unsigned long long from, size_t bytes, void* stream) {
-  return memcpy((void*)(uintptr_t)to, (const void*)(uintptr_t)from, bytes), stream != NULL;
-}
 
 static float bf16(const void* p, long i) {
   uint32_t bits = (uint32_t)((const uint16_t*)p)[i] << 16;

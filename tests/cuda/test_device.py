@@ -1,4 +1,4 @@
-"""The benchmark of a device with the device's own libraries beside it: its logic on the emulator, where stand-ins compute on the host."""
+"""The benchmark of a device: its logic on the emulator, where a stand-in for cuBLAS computes on the host."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import pytest
 
 import native
 from native import Context
-from native.device import OnDevice
+from native.device import OnDevice, copy
 from parity import device, gpu_peers
+from parity.errors import UsageError
 
 STUB = Path(__file__).with_name("peers_stub.c")
 
@@ -27,13 +28,49 @@ def stub(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "COPIED", 4096)
+
+
+def test_a_copy_within_the_device_is_one(ctx: Context) -> None:
+    values = np.random.default_rng(0).standard_normal((1, 1027)).astype(np.float32)
+    x, y = OnDevice(ctx, values), OnDevice(ctx, np.zeros_like(values))
+    copy(ctx, x, y)
+    np.testing.assert_array_equal(y.download(), values)
+    for tensor in (x, y):
+        tensor.release()
+
+
+@pytest.mark.parametrize(("stored", "width"), [("q4_k", 256), ("bf16", 40)])
+def test_products_are_compared_with_a_copy(cpu: native.Library, monkeypatch: pytest.MonkeyPatch, stored: str, width: int) -> None:
+    monkeypatch.setattr(gpu_peers, "DRIVER", ("libcuda.so.none",))
+    about, copied, *products = device.benchmark(str(cpu.info.path), [(stored, width, 12)], count=1)
+    assert about["about"] == f"{cpu.info.name} {cpu.info.version}" and len(about["missing"]) == 1
+    assert copied["product"] == "copy within the device" and copied["GB/s"] > 0
+    assert [p["product"] for p in products] == [f"{stored} 12x{width} M={m}" for m in (1, 7, 16)]
+    for p in products:
+        assert p["of copy"] == pytest.approx(2 * p["GB/s"] / copied["GB/s"]) and "cuBLAS/ours" not in p
+        assert "of copy" in device.figures(p)
+
+
+def test_every_family_and_role_is_run_and_real_text_on_devices_only() -> None:
+    keys = [e.key for e in device.entries("", "cuda-emu")]
+    assert len(keys) == len(set(keys)) == 2 * len(device.DRAFTERS) + len(device.TARGETS)
+    assert [e.key for e in device.entries("", "cuda")] == [*keys, "c"]
+    assert [e.key for e in device.entries("laguna-op,llama-t", "cuda-emu")] == ["laguna-op", "llama-t"]
+    with pytest.raises(UsageError, match="--only c: candidate metal-emu has no such case, expected some of muse-op, "):
+        device.entries("c", "metal-emu")
+
+
 def test_cublas_is_asked_for_the_same_product(ctx: Context, stub: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows, columns and transposition: float32 sums of the same bf16 values."""
     monkeypatch.setattr(gpu_peers, "CUBLAS", (str(stub),))
+    monkeypatch.setattr(gpu_peers, "DRIVER", (str(stub),))
     rng = np.random.default_rng(0)
     x, w = rng.standard_normal((3, 20)).astype(np.float32), rng.standard_normal((7, 20)).astype(np.float32)
     stored = [native.Stored.of(ctx.convert(a, "bf16"), "bf16") for a in (x, w)]
-    blas, held = gpu_peers.CuBLAS(), [OnDevice(ctx, s) for s in stored]
+    blas, held = gpu_peers.CuBLAS(gpu_peers.Driver()), [OnDevice(ctx, s) for s in stored]
     y = OnDevice(ctx, np.full((3, 7), np.nan, np.float32))
     blas.linear(held[0], held[1], y)
     np.testing.assert_allclose(y.download(), ctx.dequant(stored[0]) @ ctx.dequant(stored[1]).T, rtol=1e-5, atol=1e-5)
@@ -42,27 +79,21 @@ def test_cublas_is_asked_for_the_same_product(ctx: Context, stub: Path, monkeypa
     blas.close()
 
 
-def test_the_benchmark_compares_with_a_copy_and_with_cublas(cpu: native.Library, stub: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_benchmark_compares_with_cublas(cpu: native.Library, stub: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu_peers, "CUBLAS", (str(stub),))
     monkeypatch.setattr(gpu_peers, "DRIVER", (str(stub),))
-    monkeypatch.setattr(device, "COPIED", 4096)
-    about, copy, *products = device.benchmark(str(cpu.info.path), [("q4_k", 256, 12)], count=1)
-    assert about == {"about": "stub, driver for CUDA 13.0", "missing": []} and copy["GB/s"] > 0
-    assert [p["product"] for p in products] == [f"q4_k 12x256 M={m}" for m in device.ROWS]
-    for p in products:
-        assert p["of copy"] == pytest.approx(2 * p["GB/s"] / copy["GB/s"]) and p["cuBLAS/ours"] > 0
-        assert "cuBLAS/ours" in device.figures(p)
+    about, _, *products = device.benchmark(str(cpu.info.path), [("q4_k", 256, 12)], count=1)
+    assert about["about"].endswith(", stub, driver for CUDA 13.0") and about["missing"] == []
+    assert all(p["cuBLAS/ours"] > 0 and "cuBLAS/ours" in device.figures(p) for p in products)
 
 
-def test_what_is_not_here_is_said(cpu: native.Library, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_peers, "CUBLAS", ("libcublas.so.none",))
-    monkeypatch.setattr(gpu_peers, "DRIVER", ("libcuda.so.none",))
+@pytest.mark.parametrize("missing", ["CUBLAS", "DRIVER"])
+def test_what_is_not_here_is_said(cpu: native.Library, stub: Path, monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
+    for name in ("CUBLAS", "DRIVER"):
+        monkeypatch.setattr(gpu_peers, name, ("lib.so.none",) if name == missing else (str(stub),))
     about, *products = device.benchmark(str(cpu.info.path), [("q8_0", 32, 4)], count=1)
-    assert about["missing"] == [
-        "libcuda.so.none is not here: no figures of a copy within the device",
-        "libcublas.so.none is not here: no figures of cuBLAS",
-    ]
-    assert all("cuBLAS/ours" not in p and "of copy" not in p for p in products)
+    assert about["missing"] == ["lib.so.none is not here: no figures of cuBLAS"]
+    assert all("cuBLAS/ours" not in p for p in products)
 
 
 def test_a_call_that_fails_says_which(stub: Path, monkeypatch: pytest.MonkeyPatch) -> None:
