@@ -13,6 +13,8 @@ from oracle.tensor import Array
 
 ANGLES = ("exact", "f32-pow", "f32-exp2", "f32-product")
 PROBABILITIES = ("f32", "bf16", "f16")
+SCORES = ("f32", "bf16", "f16", "bf16-queries", "f16-queries")
+FRAMEWORKS = ("torch", "mlx")
 ROWS = "-rows"
 STATES = ("f32", "bf16", "f16", "bf16-rows", "f16-rows")
 Table = tuple[tuple[str, str], ...]
@@ -33,9 +35,10 @@ class Arithmetic:
     ``fma``: products are not rounded. ``norm_sum``: order of a norm's sum of squares.
     ``angles``: how rope angles are formed. ``truncate``: stores cut instead of rounding to nearest. ``probabilities``: dtype that the
     normalised attention probabilities are rounded to before they meet the values; ``scores``: that of the scores, before and after
-    their scale. ``state``: dtype that a recurrent state is kept in between the calls of a forward, which read and write it in f32
-    otherwise; with ``-rows``, from each row of a call to the next. ``inner``: stage pattern -> dtype of what is written between the
-    steps of one operation (`oracle.eager`). ``delta``: how a delta rule goes over its rows, ``recurrent`` one by one or ``chunked:n``.
+    their scale; with ``-queries`` the queries are scaled instead and rounded, then the scores. ``state``: dtype that a recurrent state is
+    kept in between the calls of a forward, which read and write it in f32 otherwise; with ``-rows``, from each row of a call to the next.
+    ``inner``: stage pattern -> dtype of what is written between the steps of one operation, as ``framework`` takes these steps
+    (`oracle.eager`). ``delta``: how a delta rule goes over its rows, ``recurrent`` one by one or ``chunked:n``.
     """
 
     name: str = "f32"
@@ -52,6 +55,7 @@ class Arithmetic:
     state: str = "f32"
     scores: str = "f32"
     inner: Table = ()
+    framework: str = "torch"
     delta: str = "recurrent"
 
     def __post_init__(self) -> None:
@@ -59,17 +63,20 @@ class Arithmetic:
             summation.parse(order)
         if self.angles not in ANGLES:
             raise DeclarationError(f"arithmetic angles={self.angles!r}: expected one of {', '.join(ANGLES)}")
-        for key, dtype in (("probabilities", self.probabilities), ("scores", self.scores)):
-            if dtype not in PROBABILITIES:
-                raise DeclarationError(f"arithmetic {key}={dtype!r}: expected one of {', '.join(PROBABILITIES)}")
-        if self.state not in STATES:
-            raise DeclarationError(f"arithmetic state={self.state!r}: expected one of {', '.join(STATES)}")
+        for key, value, known in (
+            ("probabilities", self.probabilities, PROBABILITIES),
+            ("scores", self.scores, SCORES),
+            ("framework", self.framework, FRAMEWORKS),
+            ("state", self.state, STATES),
+        ):
+            if value not in known:
+                raise DeclarationError(f"arithmetic {key}={value!r}: expected one of {', '.join(known)}")
         if self.delta != "recurrent" and not self.chunk:
             raise DeclarationError(f"arithmetic delta={self.delta!r}: expected recurrent or chunked:n with n from 1 to 4096")
-        for table, known in ((self.store, tuple(FORMATS)), (self.use, POLICIES), (self.inner, PROBABILITIES)):
+        for table, formats in ((self.store, tuple(FORMATS)), (self.use, POLICIES), (self.inner, PROBABILITIES)):
             for pattern, value in table:
-                if value not in known:
-                    raise DeclarationError(f"arithmetic {pattern}={value!r}: expected one of {', '.join(known)}")
+                if value not in formats:
+                    raise DeclarationError(f"arithmetic {pattern}={value!r}: expected one of {', '.join(formats)}")
 
     @property
     def chunk(self) -> int:
@@ -157,6 +164,16 @@ PRESETS = {
     ),
     "cpu": Arithmetic("cpu", order="blocked:256", norm_sum="f64", fma=True, declared=True),
     "mlx-f32": Arithmetic("mlx-f32", fma=True, angles="f32-exp2"),
+    "mlx-bf16": Arithmetic(
+        "mlx-bf16",
+        store=(("*", "bf16"),),
+        inner=(("*", "bf16"),),
+        framework="mlx",
+        fma=True,
+        angles="f32-exp2",
+        probabilities="bf16",
+        scores="bf16-queries",
+    ),
     "transformers-f32": Arithmetic("transformers-f32", fma=True, angles="f32-pow", delta="chunked:64"),
     "transformers-bf16": Arithmetic(
         "transformers-bf16",

@@ -15,16 +15,22 @@ from oracle.floats import FORMATS, FloatFormat
 from oracle.kit import Kit, Values
 from oracle.ops.base import Operation
 from oracle.tensor import Array, Tensor
+from oracle.weights import Weight
 
 _REACH = 8.0  # standard deviations from a rounding midpoint within which a held value may fall to the other side
 
 
 class Eager(Kit):
-    """A kit whose held values are rounded to ``store``."""
+    """A kit whose held values are rounded to ``store``, as the operations of ``framework`` do it.
 
-    def __init__(self, store: FloatFormat, inner: Kit) -> None:
+    ``torch`` takes scalars as they are. ``mlx`` rounds a scalar to the dtype of the array that it meets and adds a norm's offset in that
+    dtype; of a sigmoid it holds ``e^|x|``.
+    """
+
+    def __init__(self, store: FloatFormat, inner: Kit, framework: str) -> None:
         super().__init__(inner.dtype, inner.order, inner.norm_sum)
-        self.store = store
+        self.store, self.framework = store, framework
+        self.stretches_input = framework == "mlx"
 
     def held(self, x: Values, ulps: Any = 1.0) -> Values:
         return self.cast(self.store.round(x))
@@ -33,13 +39,31 @@ class Eager(Kit):
         """The partial sums are written in an order of the engine's own, so their rounding cannot be followed."""
         return self.sum(x)
 
+    def constant(self, value: float) -> Any:
+        return self.dtype.type(self.store.round(np.asarray(value)) if self.framework == "mlx" else value)
+
+    def scale(self, w: Weight, offset: float) -> Values:
+        made = super().scale(w, offset)
+        return self.cast(self.store.round(made)) if self.framework == "mlx" else made
+
+    def sigmoid(self, x: Values) -> Values:
+        if self.framework != "mlx":
+            return super().sigmoid(x)
+        one = self.dtype.type(1)
+        with np.errstate(over="ignore"):
+            small = one / (one + self.held(np.exp(np.abs(x)), ulps=3))
+        return self.held(np.where(x < 0, small, one - small), ulps=3)
+
+    def silu(self, x: Values) -> Values:
+        return self.held(x * self.sigmoid(x), ulps=0) if self.framework == "mlx" else super().silu(x)
+
 
 class _Flipped(Eager):
     """Of the held values that the formula marks, those of place ``site`` fall to the other side of their midpoint: where that is
     possible, or with ``every`` all of them."""
 
-    def __init__(self, store: FloatFormat, inner: Kit, site: int, every: bool) -> None:
-        super().__init__(store, inner)
+    def __init__(self, store: FloatFormat, inner: Kit, framework: str, site: int, every: bool) -> None:
+        super().__init__(store, inner, framework)
         self.site, self.every, self.seen = site, every, 0
 
     def held(self, x: Values, ulps: Any = 1.0) -> Values:
@@ -75,12 +99,12 @@ class _Call(Protocol):
     def params(self) -> dict[str, Any]: ...
 
 
-def kit(store: str, inner: Kit) -> Kit:
+def kit(store: str, inner: Kit, framework: str = "torch") -> Kit:
     """``inner`` with its held values in ``store``; as it is for f32."""
-    return inner if store == "f32" else Eager(FORMATS[store], inner)
+    return inner if store == "f32" else Eager(FORMATS[store], inner, framework)
 
 
-def moves(call: _Call, y: Array, store: str, inner: Kit, every: bool | None = None) -> list[Array]:
+def moves(call: _Call, y: Array, store: str, inner: Kit, framework: str = "torch", every: bool | None = None) -> list[Array]:
     """For each held value of the formula: by how much the call's values ``y`` change where it falls to the other side. Empty for f32.
 
     ``every``: all of them do, not only those near a midpoint; None where an input carries an error of its own.
@@ -91,17 +115,17 @@ def moves(call: _Call, y: Array, store: str, inner: Kit, every: bool | None = No
     arguments = [a.data if isinstance(a, Tensor) else a for a in call.args]
     made: list[Array] = []
     while True:
-        flipped = _Flipped(FORMATS[store], inner, len(made), noisy)
+        flipped = _Flipped(FORMATS[store], inner, framework, len(made), noisy)
         values: NDArray[Any] = call.op.formula(flipped, *arguments, **call.params)
         if flipped.seen <= len(made):
             return made
         made.append(values - y)
 
 
-def variance(call: _Call, y: Array, store: str, inner: Kit) -> Array | float:
+def variance(call: _Call, y: Array, store: str, inner: Kit, framework: str = "torch") -> Array | float:
     """What the rounding of held values leaves: a quarter of the squared move (a flip or none); of inputs that carry an error, two
     roundings of different values, ``q²/12`` each."""
-    parts = moves(call, y, store, inner)
+    parts = moves(call, y, store, inner, framework)
     if not parts:
         return 0.0
     noisy = any(isinstance(a, Tensor) and not a.exact for a in call.args)

@@ -15,7 +15,12 @@ Values = NDArray[Any]
 
 
 class Kit:
-    """``dtype``: the dtype of every intermediate. ``order``: summation order of dot products, ``norm_sum`` of norms."""
+    """``dtype``: the dtype of every intermediate. ``order``: summation order of dot products, ``norm_sum`` of norms.
+
+    ``stretches_input``: YaRN's factor multiplies what is rotated, not the tables of cosines and sines.
+    """
+
+    stretches_input = False
 
     def __init__(self, dtype: Any, order: str = "blas", norm_sum: str | None = None) -> None:
         self.dtype = np.dtype(dtype)
@@ -35,6 +40,25 @@ class Kit:
     def held_sum(self, x: Values) -> Values:
         """Sum along the last axis; an engine of single operations writes every partial sum."""
         return self.sum(x)
+
+    def constant(self, value: float) -> Any:
+        """A scalar of the model (a scale, a cap) as it meets an array."""
+        return self.dtype.type(value)
+
+    def scale(self, w: Weight, offset: float) -> Values:
+        """A norm's weight and what is added to it."""
+        return np.asarray(self.vector(w) + self.dtype.type(offset))
+
+    def sigmoid(self, x: Values) -> Values:
+        """1 / (1 + e^-x), held."""
+        one = self.dtype.type(1)
+        with np.errstate(over="ignore"):
+            return self.held(one / (one + np.exp(-x)), ulps=3)
+
+    def silu(self, x: Values) -> Values:
+        """x / (1 + e^-x), held."""
+        with np.errstate(over="ignore"):
+            return self.held(x / (self.dtype.type(1) + np.exp(-x)), ulps=3)
 
     def vector(self, w: Weight) -> Values:
         """A small weight (norm, bias) as an array in its logical shape."""

@@ -124,10 +124,10 @@ class Noise:
         """The consumed stage, its value with errors, and the variance split the value came from."""
         stage = consumed(self.arithmetic, stage)
         held = self.arithmetic.holds(stage.path)
-        y = stage.op.formula(eager.kit(held, EXACT), *values(stage.args), **stage.params)
+        y = stage.op.formula(eager.kit(held, EXACT, self.arithmetic.framework), *values(stage.args), **stage.params)
         v = stage.op.noise(self.arithmetic, y, *stage.args, **stage.params)
         if held != "f32":
-            v = v._replace(own=np.asarray(v.own) + eager.variance(stage, y, held, EXACT))
+            v = v._replace(own=np.asarray(v.own) + eager.variance(stage, y, held, EXACT, self.arithmetic.framework))
         acc = v.own if stage.op.kind in ("linear", "attention") else 0.0
         var: Array | float = 0.0 if is_zero(v.inherited) and is_zero(v.own) else np.asarray(v.inherited) + np.asarray(v.own)
         made = Tensor(y, stage.op.axes(*stage.args, **stage.params), var, acc, _half(self.arithmetic, stage, y, v), self._coarse(stage))
@@ -214,7 +214,8 @@ class Sampled:
 
     def apply(self, stage: Stage) -> Tensor:
         stage = stage if self.arithmetic is None else consumed(self.arithmetic, stage)
-        kit = EXACT if self.arithmetic is None else eager.kit(self.arithmetic.holds(stage.path), EXACT)
+        A = self.arithmetic
+        kit = EXACT if A is None else eager.kit(A.holds(stage.path), EXACT, A.framework)
         y = stage.op.formula(kit, *values(stage.args), **stage.params)
         own = None if stage.op.kind == "choice" else self.own.get(stage.key)
         if own is not None:
@@ -245,7 +246,8 @@ class Rounded:
     def computed(self, stage: Stage) -> Tensor:
         """The stage's value before it is stored."""
         stage = consumed(self.arithmetic, stage)
-        kit = eager.kit(self.arithmetic.holds(stage.path), self.attention if stage.op.kind == "attention" else self.kit)
+        A, inner = self.arithmetic, self.attention if stage.op.kind == "attention" else self.kit
+        kit = eager.kit(A.holds(stage.path), inner, A.framework)
         y = stage.op.formula(kit, *values(stage.args), **stage.params)
         return Tensor(y, stage.op.axes(*stage.args, **stage.params))
 

@@ -237,7 +237,7 @@ class Local:
         where = tuple(np.array([i]) for i in at)
         bound = float(stage.op.bound(self.arithmetic, y.data, where, *stage.args, **stage.params)[0])
         held = self.arithmetic.holds(stage.path)
-        bound += sum(float(abs(move[at])) for move in eager.moves(stage, y.data, held, EXACT, every=True))
+        bound += sum(float(abs(move[at])) for move in eager.moves(stage, y.data, held, EXACT, self.arithmetic.framework, every=True))
         half = np.broadcast_to(np.asarray(y.half), y.data.shape)[at]
         return bool(abs(c[at] - y.data[at]) > bound + half)
 

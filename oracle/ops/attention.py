@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 
 from oracle import summation
 from oracle.arithmetic import Arithmetic
-from oracle.floats import FORMATS
+from oracle.floats import FORMATS, FloatFormat
 from oracle.kit import EXACT, Kit, Values
 from oracle.ops.base import Array, Operation, Tensor, Variance, Where, axes_of_first, gamma, is_zero, shape_of_first
 from oracle.recipes import Visible
 
 EXP_ULPS = 1.0
 _VANISHING, _TINY = 2.0**-125, 2.0**-149  # below the first a float32 probability may be flushed; the second is the spacing there
+QUERIES = "-queries"
 _FLIP_REACH = 8.0  # standard deviations from a rounding midpoint within which a stored probability may fall on either side
 
 
@@ -30,12 +31,24 @@ def group(q: NDArray[Any], k: NDArray[Any]) -> int:
 
 
 def scored(F: Kit, q: Values, k: Values, scale: float, store: str) -> Values:
-    """Scores of one head, q [row, dim] and k [cell, dim] -> [row, cell]; ``store``: what they are rounded to before and after the scale."""
-    products = F.dot(q, k)
+    """Scores of one head, q [row, dim] and k [cell, dim] -> [row, cell]; ``store``: what they are rounded to before and after the scale,
+    or (``-queries``) what the scale, the scaled queries and the scores are."""
     if store == "f32":
-        return np.asarray(products * F.dtype.type(scale))
-    held = FORMATS[store].round
-    return F.cast(held(F.cast(held(products)) * F.dtype.type(scale)))
+        return np.asarray(F.dot(q, k) * F.dtype.type(scale))
+    held = rounded_scores(store).round
+    if store.endswith(QUERIES):
+        return F.cast(held(F.dot(_scaled_queries(F, q, scale, store), k)))
+    return F.cast(held(F.cast(held(F.dot(q, k))) * F.dtype.type(scale)))
+
+
+def rounded_scores(store: str) -> FloatFormat:
+    """The format that scores are rounded to."""
+    return FORMATS[store.removesuffix(QUERIES)]
+
+
+def _scaled_queries(F: Kit, q: Values, scale: float, store: str) -> Values:
+    held = rounded_scores(store).round
+    return F.cast(held(F.cast(q) * F.dtype.type(held(np.asarray(scale)))))
 
 
 def formula(
@@ -44,7 +57,7 @@ def formula(
     """q [row, head, dim], k and v [cell, kv head, dim] -> [row, head, dim].
 
     ``probabilities``: bf16 or f16 where the normalised probabilities are rounded to it before they meet the values; ``scores``: where
-    the scores are, before and after their scale.
+    the scores are, before and after their scale, with ``-queries`` the scaled queries and the scores.
     """
     out = np.zeros(q.shape, F.dtype)
     seen, g = visible.matrix(), group(q, k)
@@ -174,7 +187,8 @@ def noise_of(
         if probabilities == "f32":
             own[:, h] = _through_softmax(head.p**2 * score_own, head)
         else:
-            own[:, h] = _flip_variance(probabilities, head.p, score_own + A.w3 * (n / 3 + 4 + head.more)) @ np.square(head.v)
+            relative = score_own + A.w3 * (n / 3 + 4 + head.more) + _relative_move(head.p, moved)
+            own[:, h] = _flip_variance(FORMATS[probabilities], head.p, relative) @ np.square(head.v)
         if scores != "f32":
             own[:, h] += _through_softmax(head.p**2 * moved, head)
         weighted = np.square(head.p) @ np.square(head.v)
@@ -195,22 +209,33 @@ def noise_of(
 
 def _held_scores(A: Arithmetic, head: Head, scale: float, store: str, noisy: bool) -> Array | float:
     """Variance of the scores [row, cell] by their own rounding to ``store``, before and after the scale: the flips that float32 leaves
-    open; where queries or keys carry errors, two roundings of different scores each."""
+    open (of a scaled query none: float32 holds it); where queries or keys carry errors, two roundings of different values each."""
     if store == "f32":
         return 0.0
-    products = head.q @ head.k.T
+    held, first = rounded_scores(store), store.endswith(QUERIES)
+    q = _scaled_queries(EXACT, head.q, scale, store) if first else head.q
+    products = q @ head.k.T
+    if noisy and first:
+        return np.asarray((np.square(held.ulp(q)) @ np.square(head.k.T) + np.square(held.ulp(products))) / 6)
     if noisy:
-        return (np.square(scale * FORMATS[store].ulp(products)) + np.square(FORMATS[store].ulp(products * scale))) / 6
+        return np.asarray((np.square(scale * held.ulp(products)) + np.square(held.ulp(products * scale))) / 6)
     a, b = A.energy(head.q.shape[1], "attention")
-    relative = A.w3 * (a + b * (head.q**2 @ (head.k**2).T) / np.maximum(np.square(products), 2.0**-200))
-    scaled = FORMATS[store].round(products) * scale
-    return scale**2 * _flip_variance(store, np.abs(products), relative) + _flip_variance(store, np.abs(scaled), np.full_like(scaled, A.w3))
+    relative = A.w3 * (a + b * (q**2 @ (head.k**2).T) / np.maximum(np.square(products), 2.0**-200))
+    if first:
+        return _flip_variance(held, np.abs(products), relative)
+    scaled = held.round(products) * scale
+    return scale**2 * _flip_variance(held, np.abs(products), relative) + _flip_variance(held, np.abs(scaled), np.full_like(scaled, A.w3))
 
 
-def _flip_variance(store: str, p: Array, relative: Array) -> Array:
+def _relative_move(p: Array, moved: Array | float) -> Array | float:
+    """Variance of probabilities p [..., cell], relative to them, by scores of variance ``moved``."""
+    return 0.0 if is_zero(moved) else np.asarray(moved * np.maximum(1 - 2 * p, 0) + (np.square(p) * moved).sum(-1, keepdims=True))
+
+
+def _flip_variance(store: FloatFormat, p: Array, relative: Array) -> Array:
     """What rounding probabilities leaves of their own error, of variance ``relative`` (to p): nothing, but where one lies so near a
     midpoint that it may round to either side. Such a flip is one step of the store, twice the deviation allowed for it."""
-    step = FORMATS[store].ulp(p)
+    step = store.ulp(p)
     from_midpoint = np.abs(p / step - np.floor(p / step) - 0.5) * step
     near = (p > 0) & (from_midpoint <= _FLIP_REACH * p * np.sqrt(relative))
     return np.where(near, np.square(step / 2), 0.0)
@@ -259,7 +284,7 @@ def bound_of(
         error = scale * gamma(dim + 1) * (np.abs(head.k[see]) @ np.abs(head.q[row])) + u * np.abs(head.s[row, see])
         error = error + 2 * u * np.abs(head.shifted[row, see]) + 6 * u
         if scores != "f32":
-            error = error + 2 * FORMATS[scores].ulp(head.s[row, see])
+            error = error + 2 * rounded_scores(scores).ulp(head.s[row, see])
         e = np.expm1(error)
         reach = e.max(initial=0.0)
         if reach >= 1:
@@ -292,18 +317,21 @@ def rejudge(
 ) -> Array:
     """Own variance at the suspects from the exact partial sums of the scores, the normaliser and the weighted sum."""
     heads = heads_of(y, q, k, v, visible, scale, scores=scores)
-    out = rejudge_of(A, order, where, heads, visible, scale, probabilities)
-    if scores != "f32":
-        rows, at, dims = where
-        moved = {h: _through_softmax(heads[h].p**2 * _held_scores(A, heads[h], scale, scores, False), heads[h]) for h in set(at.tolist())}
-        out += [float(moved[h][r, d]) for r, h, d in zip(rows, at, dims, strict=True)]
-    return out
+    moved = {h: _held_scores(A, heads[h], scale, scores, False) for h in set(where[1].tolist())}
+    return rejudge_of(A, order, where, heads, visible, scale, probabilities, moved)
 
 
 def rejudge_of(
-    A: Arithmetic, order: str, where: Where, heads: list[Head], visible: Visible, scale: float, probabilities: str = "f32"
+    A: Arithmetic,
+    order: str,
+    where: Where,
+    heads: list[Head],
+    visible: Visible,
+    scale: float,
+    probabilities: str = "f32",
+    moved: dict[int, Array | float] | None = None,
 ) -> Array:
-    """The own variance, given every head's softmax."""
+    """The own variance, given every head's softmax; ``moved``: variance of each head's scores by their storage."""
     seen = visible.matrix()
     out = np.empty(len(where[0]))
     product = 0.0 if A.fma or summation.parse(order)[0] == "f64" else 1.0
@@ -313,12 +341,15 @@ def rejudge_of(
         score = np.square(summation.partial_sums(products, order)).sum(-1) + product * np.square(products).sum(-1)
         score = score + head.s[row, see] ** 2 + head.shifted[row, see] ** 2 + 4 * EXP_ULPS**2
         p, o, values = head.p[row, see], head.o[row, d], head.v[see, d]
+        stored = np.broadcast_to((moved or {}).get(h, 0.0), head.p.shape)[row, see]
         normaliser = np.square(summation.partial_sums(p[None], order)).sum() + 3 + head.more[row, 0]
         total = np.square(summation.partial_sums((p * values)[None], order)).sum() + product * np.square(p * values).sum()
         if probabilities == "f32":
             out[i] = A.w3 * (total + np.square(p * (values - o)) @ score + o**2 * normaliser)
         else:
-            out[i] = A.w3 * total + _flip_variance(probabilities, p, A.w3 * (score + normaliser)) @ np.square(values)
+            relative = A.w3 * (score + normaliser) + _relative_move(p, stored)
+            out[i] = A.w3 * total + _flip_variance(FORMATS[probabilities], p, relative) @ np.square(values)
+        out[i] += (p**2 * stored) @ np.square(values - o)
         out[i] += vanishing(p[None], values[:, None]).item() ** 2
     return out
 

@@ -30,10 +30,8 @@ def _like(x: NDArray[Any], g: NDArray[Any]) -> NDArray[Any]:
 def formula(F: Kit, x: Values, g: Values, *, kind: str) -> Values:
     """x [row, head, dim], g [row, head], [row, head, dim] or [row, head * dim] -> like x. Softplus in its stable form."""
     z = _like(x, F.cast(g))
-    one = F.dtype.type(1)
-    with np.errstate(over="ignore"):
-        if kind == "sigmoid":
-            return np.asarray(F.cast(x) * F.held(one / (one + np.exp(-z)), ulps=3))
+    if kind == "sigmoid":
+        return np.asarray(F.cast(x) * F.sigmoid(z))
     return np.asarray(F.cast(x) * F.held(np.maximum(z, 0) + np.log1p(np.exp(-np.abs(z))), ulps=3))
 
 

@@ -18,7 +18,7 @@ def formula(F: Kit, x: Values, w: Weight | None, *, eps: float, offset: float = 
     shape, x = x.shape, _grouped(F.cast(x), groups)
     mean = F.sum(x * x, F.norm_sum) / F.dtype.type(x.shape[-1])
     normed = (x / np.sqrt(mean + F.dtype.type(eps))[..., None]).reshape(shape)
-    return np.asarray(normed if w is None else F.held(normed, ulps=4) * (F.vector(w) + F.dtype.type(offset)))
+    return np.asarray(normed if w is None else F.held(normed, ulps=4) * F.scale(w, offset))
 
 
 def _grouped(x: Values, groups: int) -> Values:

@@ -42,10 +42,13 @@ def formula(F: Kit, x: Values, pos: Any, recipe: Rope) -> Values:
     """x [row, head, dim], pos int64 [row] or [row, head] -> like x. The angle is formed in double, its cosine cast to F."""
     x = F.cast(x)
     t = angles(pos, recipe)
-    c, s = np.cos(t) * recipe.attention_factor, np.sin(t) * recipe.attention_factor
+    a, b = halves(x, recipe)
+    factor = recipe.attention_factor
+    if F.stretches_input and factor != 1.0:
+        a, b, factor = F.held(a * F.constant(factor), ulps=0), F.held(b * F.constant(factor), ulps=0), 1.0
+    c, s = np.cos(t) * factor, np.sin(t) * factor
     # A float32 angle is off by an ulp or two of itself, which a small cosine or sine has as many more of.
     c, s = (F.held(F.cast(x), ulps=2 + 2 * np.abs(t * other) / np.maximum(np.abs(x), 2.0**-60)) for x, other in ((c, s), (s, c)))
-    a, b = halves(x, recipe)
     first, second = F.held(a * c, ulps=0) - F.held(b * s, ulps=0), F.held(b * c, ulps=0) + F.held(a * s, ulps=0)
     return join(first, second, x[..., recipe.dim :], recipe)
 

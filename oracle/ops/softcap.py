@@ -12,10 +12,10 @@ from oracle.ops.base import Array, Operation, Tensor, Variance, Where, axes_of_f
 
 def formula(F: Kit, x: Values, *, scale: float, cap: float | None) -> Values:
     """``y = scale * x``, then ``cap * tanh(y / cap)`` if there is a cap: the multiplier first."""
-    y = np.asarray(F.cast(x) * F.dtype.type(scale))
+    y = np.asarray(F.cast(x) * F.constant(scale))
     if cap is None:
         return y
-    c = F.dtype.type(cap)
+    c = F.constant(cap)
     return np.asarray(c * F.held(np.tanh(F.held(F.held(y) / c)), ulps=3))
 
 

@@ -106,5 +106,15 @@ ADAPTERS = {
             "mlx-f32",
             "it brings MLX and Transformers",
         ),
+        Adapter(
+            "mlx-bf16",
+            "parity.adapters.mlx",
+            "mlx_lm",
+            "mlx-lm",
+            "mlx",
+            "mlx-bf16",
+            "it brings MLX and Transformers",
+            {"dtype": "bf16"},
+        ),
     )
 }

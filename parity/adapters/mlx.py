@@ -1,4 +1,8 @@
-"""MLX on the CPU: a target's windows through the classes of ``mlx_lm`` in float32, every mapped module's output recorded."""
+"""MLX on the CPU: a target's windows through the classes of ``mlx_lm``, every mapped module's output recorded.
+
+The model runs in float32 or bfloat16; the key/value cache keeps every cell, sliding layers included, so that a cell's index is its
+position.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +17,9 @@ from unittest import mock
 
 import numpy as np
 
-from parity.adapters.hooks import Hooks
+from parity.adapters.hooks import Hooks, Take
 from parity.adapters.mapping import Mapping, load_mapping, shipped
+from parity.adapters.mlx_experts import Ranked
 from parity.adapters.placing import Placer
 from parity.case import Case
 from parity.errors import UsageError
@@ -24,10 +29,11 @@ if TYPE_CHECKING:
 
 NAME = "mlx"
 ENGINE = "mlx_lm"
+DTYPES = {"f32": "float32", "bf16": "bfloat16"}
 
 
-def run(case: Case, out: Path, threads: int = 0, mapping: Path | None = None) -> None:
-    """Run ``case`` in mlx_lm, leave a dump at ``out``. `UsageError` for what it cannot run."""
+def run(case: Case, out: Path, threads: int = 0, mapping: Path | None = None, dtype: str = "f32") -> None:
+    """Run ``case`` in mlx_lm in ``dtype`` (f32 or bf16), leave a dump at ``out``. `UsageError` for what it cannot run."""
     from importlib import metadata
 
     import mlx.core as mx
@@ -42,16 +48,18 @@ def run(case: Case, out: Path, threads: int = 0, mapping: Path | None = None) ->
         "where": "host",
         "library": f"mlx_lm {metadata.version('mlx-lm')}",
         "mlx": metadata.version("mlx"),
-        "dtype": "f32",
+        "dtype": dtype,
         "mapping": rules.file.name,
     }
     with mx.stream(mx.cpu), DumpWriter(out, case.describe(), about) as writer:
-        record(case, load(case.model), rules, writer)
+        record(case, load(case.model, dtype), rules, writer)
 
 
-def load(folder: Path) -> Any:
-    """The model in a SafeTensors folder, its weights in float32. `UsageError` with the package's reason where it does not load."""
+def load(folder: Path, dtype: str = "f32") -> Any:
+    """The model in a SafeTensors folder, its weights in ``dtype``, f32 or bf16. `UsageError` with the package's reason where it does not
+    load."""
     import mlx.core as mx
+    from mlx_lm.models.switch_layers import SwitchLinear
 
     if not folder.is_dir():
         raise UsageError(f"candidate {NAME}: {folder} is no SafeTensors folder: convert the file first (parity convert FILE.gguf FOLDER)")
@@ -63,12 +71,32 @@ def load(folder: Path) -> Any:
         for file in sorted(folder.glob("*.safetensors")):
             loaded: Any = mx.load(str(file))
             weights |= loaded
-        floats = {name: w.astype(mx.float32) if mx.issubdtype(w.dtype, mx.floating) else w for name, w in weights.items()}
+        kind = getattr(mx, DTYPES[dtype])
+        floats = {name: w.astype(kind) if mx.issubdtype(w.dtype, mx.floating) else w for name, w in _published(weights).items()}
         model.load_weights(list(model.sanitize(floats).items()))
+        if dtype != "f32" and any(isinstance(module, SwitchLinear) for module in model.modules()):
+            raise ValueError(f"MLX on a CPU multiplies experts in float32 only: name the candidate {NAME}")
     except Exception as error:
         raise UsageError(f"{folder}: mlx_lm does not load it: {' '.join(str(error).split())[:300]}") from None
     model.eval()
     return model
+
+
+def _published(weights: dict[str, Any]) -> dict[str, Any]:
+    """Weights as they are published and mlx_lm takes them, of a file that Transformers saved: without a vision tower, and each expert's
+    matrices, which it joins, by themselves."""
+    made: dict[str, Any] = {}
+    for name, w in weights.items():
+        if name.startswith("model.vision_"):
+            continue
+        head, joined, part = name.rpartition(".experts.")
+        if joined and w.ndim == 3 and part in ("gate_up_proj", "down_proj"):
+            half = w.shape[1] // 2
+            rows = {"gate_proj": slice(half), "up_proj": slice(half, None)} if part == "gate_up_proj" else {"down_proj": slice(None)}
+            made |= {f"{head}.experts.{e}.{p}.weight": w[e, at] for e in range(w.shape[0]) for p, at in rows.items()}
+        else:
+            made[name] = w
+    return made
 
 
 def record(case: Case, model: Any, rules: Mapping, writer: DumpWriter) -> None:
@@ -82,14 +110,21 @@ def record(case: Case, model: Any, rules: Mapping, writer: DumpWriter) -> None:
         for cache in caches if step.at < length else ():
             cache.trim(length - step.at)
         length = step.at + len(step.array)
-        with Modules(model, partial(placer.take, index)).watching():
+        modules = Modules(model, partial(placer.take, index))
+        with modules.watching():
             logits = model(mx.array(np.array(step.array, np.int32))[None], cache=caches)
+            modules.give("logits", logits)
         placer.picks(index, "target.pick", np.array(logits[0].astype(mx.float32)))
     placer.finish()
 
 
 class Modules(Hooks):
-    """`Hooks` for modules of MLX: their classes' calls are wrapped within ``watching``; names as for PyTorch."""
+    """`Hooks` for modules of MLX: their classes' calls are wrapped within ``watching``; names as for PyTorch. What a mixture of experts
+    makes lies by row and rank, ranks by descending weight."""
+
+    def __init__(self, model: Any, take: Take) -> None:
+        super().__init__(model, take)
+        self.ranked = Ranked()
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -111,7 +146,7 @@ class Modules(Hooks):
                 return original(module, *args, **more)
             self._entered(module, args)
             found = original(module, *args, **more)
-            self._left(module, args, found)
+            self._left(module, *self.ranked(args, found))
             return found
 
         return seen
@@ -126,8 +161,17 @@ class Modules(Hooks):
 
         return seen
 
-    def _give(self, name: str, tensor: Any) -> None:
+    def give(self, name: str, tensor: Any) -> None:
+        """Takes an array of the engine's."""
         import mlx.core as mx
 
-        if isinstance(tensor, mx.array) and mx.issubdtype(tensor.dtype, mx.floating):
-            self.take(name, "f32", np.array(tensor.astype(mx.float32)))
+        if not isinstance(tensor, mx.array):
+            return
+        kinds = {mx.float32: "f32", mx.bfloat16: "bf16", mx.uint32: "i64", mx.int32: "i64"}
+        if tensor.dtype == mx.bfloat16:
+            self.take(name, "bf16", np.array(tensor.view(mx.uint16)))
+        elif tensor.dtype in kinds:
+            kind = kinds[tensor.dtype]
+            self.take(name, kind, np.array(tensor).astype(np.int64) if kind == "i64" else np.array(tensor))
+
+    _give = give

@@ -27,6 +27,7 @@ from parity.recording import record
 from parity.report import Report
 
 PROFILE = "transformers-bf16"
+PROFILES = pytest.mark.parametrize("profile", [PROFILE, "mlx-bf16"])
 #: Stages of a llama whose operation an eager engine does in several steps.
 STEPS = {"xn", "xn_mlp", "q_rope", "k_rope", "attn", "mlp_act", "final_norm"}
 
@@ -58,23 +59,32 @@ def diverging(report: Report) -> set[str]:
     return {s.stage.rpartition(".")[2] for s in report.stages if s.verdict == "diverge"}
 
 
-def test_a_healthy_engine_agrees_and_is_no_plain_bf16_one(target, one_layer):
-    assert judge(target, PROFILE, PROFILE).verdict == "parity"
-    assert diverging(judge(one_layer, PROFILE, "bf16")) == STEPS
-    assert diverging(judge(one_layer, "bf16", PROFILE)) == STEPS
+@PROFILES
+def test_a_healthy_engine_agrees_and_is_no_plain_bf16_one(profile, target, one_layer):
+    assert judge(target, profile, profile).verdict == "parity"
+    assert diverging(judge(one_layer, profile, "bf16")) == STEPS
+    assert diverging(judge(one_layer, "bf16", profile)) == STEPS
 
 
-def test_it_drifts_no_farther_than_its_rounding(target):
-    assert judge(target, PROFILE, PROFILE, mode="rolled").verdict == "parity"
+def test_the_frameworks_differ_in_the_scale_of_attention_and_in_the_sigmoid(one_layer):
+    assert diverging(judge(one_layer, "mlx-bf16", PROFILE)) == {"attn", "mlp_act"}
+    assert diverging(judge(one_layer, PROFILE, "mlx-bf16")) == {"attn", "mlp_act"}
 
 
-def test_every_family_s_operations_agree(sparse):
-    report = judge(sparse, PROFILE, PROFILE)
+@PROFILES
+def test_it_drifts_no_farther_than_its_rounding(profile, target):
+    assert judge(target, profile, profile, mode="rolled").verdict == "parity"
+
+
+@PROFILES
+def test_every_family_s_operations_agree(profile, sparse):
+    report = judge(sparse, profile, profile)
     assert report.verdict == "parity", report.first_divergence
 
 
-def test_a_stage_that_was_not_recorded_gives_its_roundings_on(target):
-    report = judge(target, PROFILE, PROFILE, without=("xn", "k_rope", "mlp_gate", "mlp_up"))
+@PROFILES
+def test_a_stage_that_was_not_recorded_gives_its_roundings_on(profile, target):
+    report = judge(target, profile, profile, without=("xn", "q_rope", "k_rope", "mlp_gate", "mlp_up"))
     assert report.verdict == "parity" and report.unseen
 
 
@@ -114,11 +124,25 @@ def test_a_midpoint_is_open():
     assert np.abs(move) == BF16.ulp(0.7)
 
 
-@pytest.mark.parametrize("text", ["inner=*.xn:q8_0", "scores=f8", "delta=chunked:0", "delta=chunked:x", "delta=blocked"])
+@pytest.mark.parametrize(
+    "text",
+    ["inner=*.xn:q8_0", "scores=f8", "scores=bf16-keys", "framework=jax", "delta=chunked:0", "delta=chunked:x", "delta=blocked"],
+)
 def test_a_declaration_that_cannot_be_is_refused(text):
     with pytest.raises(DeclarationError):
         arithmetics.named(f"bf16,{text}")
 
 
-def test_the_real_engine_has_the_name_of_its_profile():
-    assert PROFILE not in NUMPY and PROFILE in arithmetics.PRESETS
+def test_mlx_rounds_scalars_and_forms_a_sigmoid_from_a_rounded_exponential():
+    torch, mlx = (eager.kit("bf16", EXACT, framework) for framework in ("torch", "mlx"))
+    assert torch.constant(3.87) == 3.87 and mlx.constant(3.87) == 3.875
+    x = np.linspace(-3, 3, 61)
+    small = 1 / (1 + BF16.round(np.exp(np.abs(x))))
+    assert (mlx.sigmoid(x) == BF16.round(np.where(x < 0, small, 1 - small))).all() and (mlx.sigmoid(x) != torch.sigmoid(x)).any()
+    w = Weight.of(np.array([2.0**-9]), ("dim",))
+    assert torch.scale(w, 1.0) == 1 + 2.0**-9 and mlx.scale(w, 1.0) == 1
+
+
+@PROFILES
+def test_the_real_engine_has_the_name_of_its_profile(profile):
+    assert profile not in NUMPY and profile in arithmetics.PRESETS
