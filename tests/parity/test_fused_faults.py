@@ -52,8 +52,9 @@ def hooked(tmp_path_factory: pytest.TempPathFactory) -> native.Library:
         if source.stem.startswith("drafter"):
             flags += ["-include", "hooks.hpp"]
         if source.stem == "entry_drafter":
-            flags += ["-Ddlab_drafter_append=dlab_shipped_append"]
-        subprocess.run([compiler, *flags, str(source), "-o", str(obj)], check=True, capture_output=True, text=True)
+            flags += [f"-Ddlab_drafter_{name}=dlab_shipped_{name}" for name in ("append", "propose")]
+        built = subprocess.run([compiler, *flags, str(source), "-o", str(obj)], capture_output=True, text=True)
+        assert built.returncode == 0, built.stderr
         return obj
 
     with ThreadPoolExecutor(2) as pool:

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <vector>
 
+#include "heads.hpp"
 #include "ops.hpp"
 
 namespace dlab::hooked {
