@@ -31,7 +31,7 @@ test-llama: $(VENV)/.llama $(VENV)/.real native
 $(EMULATED:%=parity-%): parity-%: $(VENV)/.real native-%
 	$(BIN)/python -m parity.suite --out build/parity-$* --only $*
 
-# On a machine with the device: every family op by op and fused, the tiny cases under compute-sanitizer where it is, the benchmarks.
+# On a machine with the device: everything (docs/devices.md).
 $(DEVICES:%=parity-%): parity-%: $(VENV)/.real native-%
 	$(BIN)/python -m parity.device --candidate $* --out build/parity-$*
 

@@ -1,7 +1,8 @@
 """``make parity-cuda``, ``make parity-metal``: everything on a real device.
 
-Every family's target op by op, every drafter op by op and fused, local and rolled, and real text; the tiny cases under compute-sanitizer
-where it is; then the speed of the products. With ``--candidate cuda-emu`` or ``metal-emu`` the tiny cases run anywhere.
+Every family's target op by op, every drafter op by op and fused, local and rolled, and real text; products by matrix units; the order of
+every format's products, for M = 1 and M = 2 … 16; the tiny cases under compute-sanitizer where it is; then the speed of the products. With
+``--candidate cuda-emu`` or ``metal-emu`` all but real text and speed runs anywhere.
 """
 
 from __future__ import annotations
@@ -11,64 +12,55 @@ import json
 import shutil
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
+from dataclasses import replace
 from datetime import date
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
-
-import native
-from native.device import OnDevice, copy, linear
-from oracle.artifacts import blocks
-from parity import gpu_peers
-from parity.candidates import declared, parse
+from parity.candidates import LIBRARIES, declared, library_of, parse
 from parity.cli import explain
+from parity.device_benches import benchmark, figures
 from parity.errors import UsageError
 from parity.flow import run_candidate
 from parity.suite import DRAFTERS, ENTRIES, TARGETS, Entry
 
-if TYPE_CHECKING:
-    from native import Context
-
-CASES = (
-    *(Entry(f"{key}-{entry}", f"{key}, {entry}", make, entry=entry) for key, make in DRAFTERS.items() for entry in ("op", "fused")),
-    *(Entry(key, f"{key}, op", make) for key, make in TARGETS.items()),
+TINY = (
+    *(Entry(f"{key}-{entry}", f"{key} drafter, {entry}", make, entry=entry) for key, make in DRAFTERS.items() for entry in ("op", "fused")),
+    *(Entry(key, f"{key.removesuffix('-t')} target, op", make) for key, make in TARGETS.items()),
 )
 """Every tiny case of the suite, drafters both ways."""
-LONG = tuple(e for e in ENTRIES if e.key == "c")
-"""What takes a device: real text."""
 DEVICES = ("cuda", "metal")
 TOOLS = ("memcheck", "racecheck")
-# The drafters' own sizes: (format, inputs, outputs).
-PRODUCTS = (("q4_k", 6656, 19968), ("q5_k", 6656, 19968), ("q6_k", 6656, 19968), ("q8_0", 2560, 7680), ("bf16", 2560, 7680))
-ROWS = (1, 7, 16)
-COPIED = 1 << 28
+ORDER = "order"
+
+Line = dict[str, Any]
+"""What is printed of a step: its key, what it is, its verdict, and where it ran."""
 
 
-def entries(only: str, candidate: str) -> list[Entry]:
-    """The cases of the candidate, or those of them that are named; `UsageError` for a key that none has."""
-    chosen = [*CASES, *(LONG if candidate in DEVICES else ())]
-    keys = [e.key for e in chosen]
-    if not only:
-        return chosen
-    if unknown := [key for key in only.split(",") if key not in keys]:
-        raise UsageError(f"--only {unknown[0]}: candidate {candidate} has no such case, expected some of {', '.join(keys)}")
-    return [e for e in chosen if e.key in only.split(",")]
+def entries(candidate: str) -> list[Entry]:
+    """The cases of the candidate: the tiny ones, one with 16-bit weights by matrix units, and on a device real text."""
+    units = [spec for spec in LIBRARIES if spec.startswith(f"{candidate}+")]
+    by_units = [replace(e, key=f"{e.key}+{u.partition('+')[2]}", candidate=u) for u in units for e in TINY if e.key.startswith("qwen3-")]
+    text = [e for e in ENTRIES if e.key == "c" and candidate in DEVICES]
+    return [*(replace(e, candidate=candidate) for e in (*TINY, *text)), *by_units]
 
 
-def run_case(entry: Entry, candidate: str, out: Path) -> dict[str, Any]:
-    """One case with the candidate in the place of the suite's own: its verdict, and where it ran."""
+def run_case(entry: Entry, out: Path) -> list[Line]:
+    """One case: its verdict, and for a tiny one on a device what compute-sanitizer says."""
     case = entry.make(out / "models" / entry.key)
-    parsed = parse(candidate, entry.entry)
+    parsed = parse(entry.candidate, entry.entry)
     report = run_candidate(case, parsed, declared(parsed, None, case), keep=out / entry.key)
     (out / entry.key / "report.json").write_text(json.dumps(report.to_json()))
-    return {"case": entry.key, "what": entry.title, "verdict": report.verdict, "where": report.candidate.get("where", "?")}
+    where = report.candidate.get("where", "?")
+    lines = [{"case": entry.key, "what": entry.title, "verdict": report.verdict, "where": where}]
+    if where == "device" and entry.key != "c" and shutil.which("compute-sanitizer"):
+        lines += [sanitized(entry, out, tool) for tool in TOOLS]
+    return lines
 
 
-def sanitized(entry: Entry, out: Path, tool: str) -> dict[str, Any]:
+def sanitized(entry: Entry, out: Path, tool: str) -> Line:
     """The candidate's worker on a kept case under compute-sanitizer; any finding of the tool is a failure."""
     folder = out / entry.key
     request = folder / "case" / "request-dump.json"
@@ -83,83 +75,34 @@ def sanitized(entry: Entry, out: Path, tool: str) -> dict[str, Any]:
     return {"case": entry.key, "what": f"compute-sanitizer {tool}", "verdict": verdict, "where": "device"}
 
 
-def seconds_each(issue: Callable[[], None], wait: Callable[[], Any], count: int = 50, rounds: int = 5) -> float:
-    """Least wall-clock seconds of one of ``count`` issued calls, over some rounds after a warm-up."""
-    best = float("inf")
-    for turn in range(rounds + 1):
-        wait()
-        began = time.perf_counter()
-        for _ in range(count):
-            issue()
-        wait()
-        if turn:
-            best = min(best, (time.perf_counter() - began) / count)
-    return best
+def orders(candidate: str, out: Path) -> list[Line]:
+    """Products of every format: summed as declared, and a row's bits the same for every M to 16."""
+    from native import DTYPES
+    from parity.ordering.probe import probe
+
+    stored = [name for name in DTYPES if name not in ("f64", "i64")]
+    report = probe(parse(candidate), weights=stored, widths=(256,), outputs=3, block=16)
+    (out / "order.json").write_text(json.dumps(report.to_json()))
+    what = f"products of {len(report.kernels)} formats, M = 1 … 16"
+    return [{"case": ORDER, "what": what, "verdict": report.verdict, "where": report.candidate["where"]}]
 
 
-def peer(library: native.Library) -> tuple[str, gpu_peers.CuBLAS | None, list[str]]:
-    """What the library runs on, the device's own product of matrices, and what is missing of it: cuBLAS for CUDA, nothing for Metal."""
-    about = f"{library.info.name} {library.info.version}"
-    if not library.info.name.startswith("dlab-cuda"):
-        return about, None, [f"{library.info.name}: products are compared with a copy alone"]
+def steps(candidate: str, only: str, out: Path) -> dict[str, Callable[[], list[Line]]]:
+    """What is run, or those of it that are named; `UsageError` for a key that nothing has."""
+    every: dict[str, Callable[[], list[Line]]] = {e.key: partial(run_case, e, out) for e in entries(candidate)}
+    every[ORDER] = partial(orders, candidate, out)
+    if unknown := [key for key in only.split(",") if only and key not in every]:
+        raise UsageError(f"--only {unknown[0]}: {candidate} has no such case, expected some of {', '.join(every)}")
+    return {key: step for key, step in every.items() if not only or key in only.split(",")}
+
+
+def attempt(key: str, step: Callable[[], list[Line]]) -> list[Line]:
+    """A step's lines; one that cannot be run says why and is a failure like any other."""
     try:
-        driver = gpu_peers.Driver()
-        about = f"{about}, {driver.about()}"
-        return about, gpu_peers.CuBLAS(driver), []
-    except gpu_peers.PeerError as error:
-        return about, None, [f"{error}: no figures of cuBLAS"]
-
-
-def copy_rate(context: Context, count: int = 50) -> float:
-    """Bytes read and written per second by the library's copy within device memory, 256 MB at a time."""
-    a, b, last = (OnDevice(context, np.zeros((1, n), np.float32)) for n in (COPIED // 4, COPIED // 4, 1))
-    each = seconds_each(partial(copy, context, a, b), last.download, count)
-    for held in (a, b, last):
-        held.release()
-    return 2.0 * COPIED / each
-
-
-def benchmark(candidate: str, products: Sequence[tuple[str, int, int]] = PRODUCTS, count: int = 50) -> Iterator[dict[str, Any]]:
-    """Products with weights, activations and results on the device: seconds, bytes of weight per second and as a part of what a copy
-    within the device reads per second; where cuBLAS is, its time on the same weights as bf16 (activations too)."""
-    rng = np.random.default_rng(0)
-    library = native.open_library(candidate)
-    about, blas, missing = peer(library)
-    yield {"about": about, "missing": missing}
-    with library.context() as context:
-        copied = copy_rate(context, count)
-        yield {"product": "copy within the device", "GB/s": copied / 1e9}
-        for stored, width, outputs in products:
-            raw = blocks.random_blocks(rng, stored, outputs, width, 0.02)
-            weight = native.Stored(raw, stored, (outputs, width))
-            w = OnDevice(context, weight)
-            wide = OnDevice(context, native.Stored.of(context.convert(context.dequant(weight), "bf16"), "bf16")) if blas else None
-            for rows in ROWS:
-                x = rng.standard_normal((rows, width)).astype(np.float32)
-                ours, y = OnDevice(context, x), OnDevice(context, np.zeros((rows, outputs), np.float32))
-                each = seconds_each(partial(linear, context, ours, w, y), y.download, count)
-                flops = 2.0 * rows * width * outputs / each
-                rates = {"us": each * 1e6, "GB/s": raw.nbytes / each / 1e9, "TFLOP/s": flops / 1e12}
-                rates["of copy"] = raw.nbytes / each / (copied / 2)
-                if blas and wide:
-                    theirs = OnDevice(context, native.Stored.of(context.convert(x, "bf16"), "bf16"))
-                    rates["cuBLAS/ours"] = seconds_each(partial(blas.linear, theirs, wide, y), blas.wait, count) / each
-                    theirs.release()
-                yield {"product": f"{stored} {outputs}x{width} M={rows}", **rates}
-                ours.release()
-                y.release()
-            for held in (w, wide):
-                if held:
-                    held.release()
-    if blas:
-        blas.close()
-
-
-def figures(result: dict[str, Any]) -> str:
-    """One line of the benchmark."""
-    if "about" in result:
-        return "\n".join([result["about"], *result["missing"]])
-    return f"{result['product']:32s} " + "  ".join(f"{value:9.3g} {key}" for key, value in result.items() if key != "product")
+        return step()
+    except Exception as error:
+        explain(error)
+        return [{"case": key, "what": "could not be run", "verdict": "error", "where": "-"}]
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -167,29 +110,33 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="parity.device", description=__doc__)
     parser.add_argument("--candidate", default="cuda")
     parser.add_argument("--out", type=Path, default=Path("build/parity-cuda"))
-    parser.add_argument("--only", default="", help="keys, comma separated: " + ", ".join(e.key for e in CASES))
+    parser.add_argument("--only", default="", help="keys, comma separated: " + ", ".join((*(e.key for e in TINY), ORDER)))
     options = parser.parse_args(argv)
     options.out.mkdir(parents=True, exist_ok=True)
-    good = True
     if options.candidate == "cuda" and not shutil.which("compute-sanitizer"):
         print(f"compute-sanitizer is not on the PATH: {' and '.join(TOOLS)} are not run")
     try:
-        for entry in entries(options.only, options.candidate):
-            lines = [run_case(entry, options.candidate, options.out)]
-            if lines[0]["where"] == "device" and shutil.which("compute-sanitizer"):
-                lines += [sanitized(entry, options.out, tool) for tool in TOOLS]
-            for line in lines:
+        chosen = steps(options.candidate, options.only, options.out)
+        library_of(parse(options.candidate))[0].context().close()
+        good = True
+        for key, step in chosen.items():
+            for line in attempt(key, step):
                 good &= line["verdict"] in ("parity", "clean")
-                print(f"{line['case']:14s} {line['verdict']:12s} {line['where']:9s} {line['what']}", flush=True)
+                print(f"{line['case']:24s} {line['verdict']:12s} {line['where']:9s} {line['what']}", flush=True)
         if options.candidate in DEVICES:
-            results = []
-            for result in benchmark(options.candidate):
-                results.append(result)
-                print(figures(result), flush=True)
-            (options.out / "benchmark.json").write_text(json.dumps({"date": date.today().isoformat(), "results": results}))
+            benches(options.candidate, options.out)
     except Exception as error:
         return explain(error)
     return 0 if good else 1
+
+
+def benches(candidate: str, out: Path) -> None:
+    """Print the benchmark, and leave it in ``benchmark.json``."""
+    results = []
+    for result in benchmark(candidate):
+        results.append(result)
+        print(figures(result), flush=True)
+    (out / "benchmark.json").write_text(json.dumps({"date": date.today().isoformat(), "results": results}))
 
 
 if __name__ == "__main__":
