@@ -10,7 +10,7 @@
 namespace dlab {
 namespace {
 
-constexpr int64_t kBlock = 512;  // values widened at a time
+constexpr int64_t kBlock = 2048;  // values widened at a time
 
 template <class To, class From>
 To bits_as(From value) {
@@ -49,20 +49,25 @@ struct Format {
 constexpr Format kFormats[] = {
     {8, widen<double>}, {4, widen<float>}, {2, widen_f16}, {2, widen_bf16}, {8, widen<int64_t>}, {4, widen<int32_t>}, {1, widen<uint8_t>},
 };
-constexpr int32_t kI64 = 4;
+constexpr int32_t kF64 = 0, kI64 = 4;
 
 typedef double Doubles __attribute__((vector_size(32)));
 typedef int64_t Bits __attribute__((vector_size(32)));
-typedef float Floats __attribute__((vector_size(16)));
-typedef uint32_t Words __attribute__((vector_size(16)));
-typedef uint16_t Halves __attribute__((vector_size(8)));
+typedef float Singles __attribute__((vector_size(32)));
+typedef int32_t Words __attribute__((vector_size(32)));
+typedef uint16_t Halves __attribute__((vector_size(16)));
 constexpr int64_t kColumns = sizeof(Doubles) / sizeof(double);
 constexpr int64_t kStep = 2 * kColumns;
+static_assert(sizeof(Singles) / sizeof(float) == kStep, "a step is one vector of floats, or two of doubles");
 
 struct Tally {
   Doubles abs = {}, ulps = {};
   Bits count = {};
 };
+
+inline Difference together(const Difference& a, const Difference& b) {
+  return {a.elements + b.elements, a.max_abs > b.max_abs ? a.max_abs : b.max_abs, a.ulps > b.ulps ? a.ulps : b.ulps};
+}
 
 inline Doubles larger(Doubles a, Doubles b) { return a > b ? a : b; }
 
@@ -73,19 +78,27 @@ T vector_at(const void* from) {
   return out;
 }
 
-// How a kind of value is read, kColumns at a time.
-struct AsF64 {
-  static constexpr int64_t bytes = 8;
-  static Doubles load(const char* from) { return vector_at<Doubles>(from); }
-};
+// How a kind of value is read, kStep at a time; f32 holds those of 16 bits.
 struct AsF32 {
   static constexpr int64_t bytes = 4;
-  static Doubles load(const char* from) { return __builtin_convertvector(vector_at<Floats>(from), Doubles); }
+  static Singles load(const char* from) { return vector_at<Singles>(from); }
 };
 struct AsBf16 {
   static constexpr int64_t bytes = 2;
-  static Doubles load(const char* from) {
-    return __builtin_convertvector((Floats)(__builtin_convertvector(vector_at<Halves>(from), Words) << 16), Doubles);
+  static Singles load(const char* from) { return (Singles)(__builtin_convertvector(vector_at<Halves>(from), Words) << 16); }
+};
+struct AsF16 {
+  static constexpr int64_t bytes = 2;
+  static Singles load(const char* from) {
+#ifdef __F16C__
+    typedef int16_t Converted __attribute__((vector_size(16)));
+    return (Singles)__builtin_ia32_vcvtph2ps256(vector_at<Converted>(from));
+#else
+    // As in widen_f16.
+    const Words value = __builtin_convertvector(vector_at<Halves>(from), Words), rest = value & 0x7fff;
+    const Words special = rest >= 0x7c00, magnitude = (Words)((Singles)(rest << 13) * 0x1p112f);
+    return (Singles)((special & ((rest << 13) | 0x7f800000)) | (~special & magnitude) | (value & 0x8000) << 16);
+#endif
   }
 };
 
@@ -109,23 +122,67 @@ inline void differ_once(Doubles a, Doubles b, Spacing spacing, Tally& t) {
 }
 
 // n is a multiple of kStep. Two tallies, so that one comparison need not wait for the other.
-template <class As>
-void differ(const char* x, const char* y, int64_t n, Spacing spacing, Tally tally[2]) {
-  Tally t = tally[0], u = tally[1];
+Difference differ(const char* x, const char* y, int64_t n, Spacing spacing) {
+  Tally t, u;
   for (int64_t i = 0; i < n; i += kStep) {
-    const int64_t at = i * As::bytes, next = (i + kColumns) * As::bytes;
-    differ_once(As::load(x + at), As::load(y + at), spacing, t);
-    differ_once(As::load(x + next), As::load(y + next), spacing, u);
+    const int64_t at = 8 * i, next = 8 * (i + kColumns);
+    differ_once(vector_at<Doubles>(x + at), vector_at<Doubles>(y + at), spacing, t);
+    differ_once(vector_at<Doubles>(x + next), vector_at<Doubles>(y + next), spacing, u);
   }
-  tally[0] = t;
-  tally[1] = u;
+  const Bits count = t.count + u.count;
+  const Doubles abs = larger(t.abs, u.abs), ulps = larger(t.ulps, u.ulps);
+  Difference out{};
+  for (int64_t j = 0; j < kColumns; ++j) out = together(out, {count[j], abs[j], ulps[j]});
+  return out;
 }
 
-using Differ = void (*)(const char*, const char*, int64_t, Spacing, Tally*);
-// By kind, where both sides have it; the others are widened first.
-constexpr Differ kDirect[] = {differ<AsF64>, differ<AsF32>, nullptr, differ<AsBf16>, nullptr, nullptr, nullptr};
+// The same in f32, in which a difference may be rounded. A rounded difference is never below another whose exact value is smaller, so the
+// largest one says whether the exact values can matter at all.
+struct Quick {
+  Difference found{};
+  bool rounded = false;  // a difference may not be exact
+  bool special = false;  // there is an infinity, a NaN, or a difference beyond f32: nothing is found here
+};
 
-void differ_i64(const char* a, const char* b, int64_t n, Spacing spacing, Tally& tally) {
+inline Words larger(Words a, Words b) { return a > b ? a : b; }
+
+// n is a multiple of kStep. Magnitudes are compared by their bits, of which infinity and NaN have the largest.
+template <class As>
+Quick differ_quickly(const char* x, const char* y, int64_t n, Spacing spacing) {
+  const Words magnitude = Words{} + INT32_MAX, exponent = Words{} + (0xff << 23);
+  const Words least = (Words)(Singles{} + static_cast<float>(spacing.least));
+  Words most_apart = {}, most_ulps = {}, count = {}, rounded = {};
+  for (int64_t i = 0; i < n; i += kStep) {
+    const Singles a = As::load(x + i * As::bytes), b = As::load(y + i * As::bytes);
+    const Words p = (Words)a & magnitude, q = (Words)b & magnitude, apart = (Words)(a - b) & magnitude;
+    const Words large = larger(p, q), small = p ^ q ^ large;
+    const Singles inverse = (Singles)(exponent - (larger(large, least) & exponent));
+    count -= apart > 0;
+    // Both are multiples of the spacing at the smaller, and so is the difference: f32 holds one no larger than that.
+    rounded |= apart > small;
+    most_apart = larger(apart, most_apart);
+    most_ulps = larger((Words)((Singles)apart * inverse), most_ulps);
+  }
+  Quick out;
+  int32_t apart = 0, ulps = 0, any = 0;
+  for (int64_t j = 0; j < kStep; ++j) {
+    apart = most_apart[j] > apart ? most_apart[j] : apart;
+    ulps = most_ulps[j] > ulps ? most_ulps[j] : ulps;
+    out.found.elements += count[j];
+    any |= rounded[j];
+  }
+  out.rounded = any != 0;
+  out.special = apart >= 0xff << 23;
+  out.found.max_abs = bits_as<float>(apart);
+  out.found.ulps = bits_as<float>(ulps) * spacing.scale;
+  return out;
+}
+
+using Quickly = Quick (*)(const char*, const char*, int64_t, Spacing);
+// By kind, where both sides have it; the others are widened first.
+constexpr Quickly kQuick[] = {nullptr, differ_quickly<AsF32>, differ_quickly<AsF16>, differ_quickly<AsBf16>, nullptr, nullptr, nullptr};
+
+void differ_i64(const char* a, const char* b, int64_t n, Spacing spacing, Difference& out) {
   for (int64_t i = 0; i < n; ++i) {
     const int64_t x = vector_at<int64_t>(a + 8 * i), y = vector_at<int64_t>(b + 8 * i);
     if (x == y) continue;
@@ -134,52 +191,57 @@ void differ_i64(const char* a, const char* b, int64_t n, Spacing spacing, Tally&
     double most = p > q ? p : q;
     most = most > spacing.least ? most : spacing.least;
     const double inverse = bits_as<double>((int64_t{0x7ff} << 52) - (bits_as<int64_t>(most) & (int64_t{0x7ff} << 52)));
-    const double kept = static_cast<double>(apart), ulps = kept * inverse * spacing.scale;
-    tally.count[0] += 1;
-    tally.abs[0] = kept > tally.abs[0] ? kept : tally.abs[0];
-    tally.ulps[0] = ulps > tally.ulps[0] ? ulps : tally.ulps[0];
+    const double kept = static_cast<double>(apart);
+    out = together(out, {1, kept, kept * inverse * spacing.scale});
   }
 }
 
-void differ_values(int32_t ka, const char* a, int32_t kb, const char* b, int64_t n, Spacing spacing, Tally tally[2]) {
+// To f32 and back.
+inline double rounded(double x) { return x > 0x1.fffffep127 ? x : static_cast<double>(static_cast<float>(x)); }
+
+// count <= kBlock values, in f64.
+Difference differ_exactly(int32_t ka, const char* a, int32_t kb, const char* b, int64_t count, Spacing spacing) {
   alignas(64) double x[kBlock], y[kBlock];
+  const int64_t whole = (count + kStep - 1) / kStep * kStep;
+  kFormats[ka].widen(a, count, x);
+  kFormats[kb].widen(b, count, y);
+  for (int64_t k = count; k < whole; ++k) x[k] = y[k] = 0.0;
+  return differ(reinterpret_cast<const char*>(x), reinterpret_cast<const char*>(y), whole, spacing);
+}
+
+void differ_values(int32_t ka, const char* a, int32_t kb, const char* b, int64_t n, Spacing spacing, Difference& out) {
+  const Quickly quickly = ka == kb ? kQuick[ka] : nullptr;
   const int64_t wa = kFormats[ka].bytes, wb = kFormats[kb].bytes;
   for (int64_t i = 0; i < n; i += kBlock) {
     const int64_t count = n - i < kBlock ? n - i : kBlock;
     const char *p = a + i * wa, *q = b + i * wb;
     if (ka == kb && !memcmp(p, q, static_cast<size_t>(count * wa))) continue;
     if (ka == kI64 && kb == kI64) {
-      differ_i64(p, q, count, spacing, tally[0]);
+      differ_i64(p, q, count, spacing, out);
       continue;
     }
-    const int64_t direct = ka == kb && kDirect[ka] ? count / kStep * kStep : 0;
-    if (direct) kDirect[ka](p, q, direct, spacing, tally);
-    const int64_t left = count - direct, whole = (left + kStep - 1) / kStep * kStep;
-    if (!left) continue;
-    kFormats[ka].widen(p + direct * wa, left, x);
-    kFormats[kb].widen(q + direct * wb, left, y);
-    for (int64_t k = left; k < whole; ++k) x[k] = y[k] = 0.0;
-    differ<AsF64>(reinterpret_cast<const char*>(x), reinterpret_cast<const char*>(y), whole, spacing, tally);
+    int64_t done = 0;
+    if (ka == kb && (ka == kF64 || quickly)) done = count / kStep * kStep;
+    if (quickly) {
+      const Quick quick = quickly(p, q, done, spacing);
+      const bool matters = quick.found.max_abs >= rounded(out.max_abs) || quick.found.ulps >= rounded(out.ulps);
+      const bool exact = !quick.special && !(quick.rounded && matters);
+      out = together(out, exact ? quick.found : differ_exactly(ka, p, kb, q, done, spacing));
+    } else if (done) {
+      out = together(out, differ(p, q, done, spacing));
+    }
+    if (done < count) out = together(out, differ_exactly(ka, p + done * wa, kb, q + done * wb, count - done, spacing));
   }
 }
 
 void differences(const DifferenceItem& item, Difference& out) {
-  Tally tally[2];
-  int64_t before = 0;
+  out = {};
   for (int64_t r = 0; r < item.rows; ++r) {
     const char* a = static_cast<const char*>(item.a) + r * item.width * kFormats[item.kind_a].bytes;
     const char* b = static_cast<const char*>(item.b) + r * item.width * kFormats[item.kind_b].bytes;
-    differ_values(item.kind_a, a, item.kind_b, b, item.width, {item.least, item.scale}, tally);
-    int64_t now = 0;
-    for (int64_t j = 0; j < kColumns; ++j) now += tally[0].count[j] + tally[1].count[j];
-    item.differs[r] = now != before;
-    before = now;
-  }
-  out = {before, 0.0, 0.0};
-  const Doubles abs = larger(tally[0].abs, tally[1].abs), ulps = larger(tally[0].ulps, tally[1].ulps);
-  for (int64_t j = 0; j < kColumns; ++j) {
-    out.max_abs = abs[j] > out.max_abs ? abs[j] : out.max_abs;
-    out.ulps = ulps[j] > out.ulps ? ulps[j] : out.ulps;
+    const int64_t before = out.elements;
+    differ_values(item.kind_a, a, item.kind_b, b, item.width, {item.least, item.scale}, out);
+    item.differs[r] = out.elements != before;
   }
 }
 

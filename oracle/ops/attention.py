@@ -285,7 +285,8 @@ def bound_of(
         error = error + 2 * u * np.abs(head.shifted[row, see]) + 6 * u
         if scores != "f32":
             error = error + 2 * rounded_scores(scores).ulp(head.s[row, see])
-        e = np.expm1(error)
+        with np.errstate(over="ignore"):
+            e = np.expm1(error)
         reach = e.max(initial=0.0)
         if reach >= 1:
             out[i] = np.inf

@@ -51,7 +51,7 @@ def nearly(rng: np.random.Generator, a: np.ndarray, share: float) -> np.ndarray:
 @given(
     seed=st.integers(0, 2**32),
     dtypes=st.tuples(st.sampled_from(list(STORED)), st.sampled_from(list(STORED))),
-    shape=st.sampled_from([(1, 1), (3, 7), (5, 512), (2, 513), (70, 3), (4, 1100)]),
+    shape=st.sampled_from([(1, 1), (3, 7), (5, 512), (2, 513), (70, 3), (4, 1100), (2, 5003)]),
     share=st.sampled_from([0.0, 0.001, 0.2, 1.0]),
 )
 def test_the_compiled_pass_is_numpys(seed, dtypes, shape, share):
@@ -63,6 +63,16 @@ def test_the_compiled_pass_is_numpys(seed, dtypes, shape, share):
     ours, theirs = (f(a, dtypes[0], b, dtypes[1], coarse) for f in (reducing.compiled, reducing.in_numpy))
     assert np.array_equal(ours.differs, theirs.differs) and (ours.elements, ours.max_abs) == (theirs.elements, theirs.max_abs)
     assert ours.ulps == theirs.ulps
+
+
+def test_a_difference_that_float32_rounds_is_the_largest_all_the_same():
+    """1 + 2^-30 lies behind 4000 differences of 1, all of which float32 tells from it by nothing; 6.8e38 is none in float32."""
+    a, b = np.full((2, 5000), 2, np.float32), np.full((2, 5000), 1, np.float32)
+    a[1, 4000], b[1, 4000] = 1, -(2.0**-30)
+    found = reducing.compiled(a, "f32", b, "f32", F32)
+    assert (found.elements, found.max_abs) == (10_000, 1 + 2.0**-30)
+    a[0, 7], b[0, 7] = 3.4e38, -3.4e38
+    assert reducing.compiled(a, "f32", b, "f32", F32).max_abs == 2 * float(np.float32(3.4e38))
 
 
 @pytest.mark.parametrize("dtype", STORED)
