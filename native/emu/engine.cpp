@@ -23,20 +23,26 @@ const Language kCuda = {"block",
                         {"__syncwarp", "__shfl_sync", "__shfl_up_sync", "__shfl_down_sync", "__shfl_xor_sync", "__ballot_sync", "__all_sync",
                          "__any_sync", "__reduce_add_sync", "__reduce_min_sync", "__reduce_max_sync", "__reduce_and_sync",
                          "__reduce_or_sync", "__reduce_xor_sync", "__match_any_sync", "mma"},
-                        227 * 1024};
+                        227 * 1024,
+                        false};
 const Language kMetal = {"threadgroup",
                          "threadgroup_barrier",
                          "threadgroup",
                          {"simdgroup_barrier", "simd_shuffle", "simd_shuffle_up", "simd_shuffle_down", "simd_shuffle_xor", "simd_ballot",
                           "simd_all", "simd_any", "simd_sum", "simd_min", "simd_max", "simd_and", "simd_or", "simd_xor", "simd_match",
                           "simdgroup_multiply_accumulate"},
-                         32 * 1024};
+                         32 * 1024,
+                         true};
 
 namespace {
 
 template <class T>
 void shuffle(std::vector<T>& items, uint64_t& state) {
   for (size_t i = items.size(); i > 1; --i) std::swap(items[i - 1], items[next_random(state) % i]);
+}
+
+std::string triple(unsigned x, unsigned y, unsigned z) {
+  return "(" + std::to_string(x) + "," + std::to_string(y) + "," + std::to_string(z) + ")";
 }
 
 struct BlockStart {
@@ -62,7 +68,7 @@ struct Running {
   size_t shared_bytes = 0;
   void* dynamic = nullptr;
 };
-Running running;
+EMU_LASTING Running running;
 
 // Initial-exec: read at every access of instrumented code, from any host thread.
 thread_local Thread* current __attribute__((tls_model("initial-exec"))) = nullptr;
@@ -72,7 +78,16 @@ void make_ready(Thread& t) {
   running.ready.push_back(&t);
 }
 
+void report_returned() {
+  const size_t all = running.threads.size();
+  report(kind::kDivergence, {running.barrier},
+         "kernel " + kernel_text() + ": " + std::to_string(all - running.alive) + " of the " + std::to_string(all) + " threads of " +
+             language().block + " " + triple(running.block.x, running.block.y, running.block.z) + " have returned without reaching the " +
+             language().barrier + " at {0}, where the others wait");
+}
+
 void release_barrier() {
+  if (language().waits_for_returned && running.alive < running.threads.size()) report_returned();
   const uint64_t votes = running.votes | uint64_t{running.at_barrier} << 32;
   running.at_barrier = 0;
   ++clock.segment;
@@ -267,9 +282,6 @@ std::string thread_text(uint16_t thread, uint32_t segment) {
                                       [](uint32_t s, const BlockStart& b) { return s < b.segment; });
   const Index b = after == running.starts.begin() ? running.block : (after - 1)->index;
   const Extent d = running.launch->block;
-  const auto triple = [](unsigned x, unsigned y, unsigned z) {
-    return "(" + std::to_string(x) + "," + std::to_string(y) + "," + std::to_string(z) + ")";
-  };
   return "thread " + triple(thread % d.x, thread / d.x % d.y, thread / (d.x * d.y)) + " of " + language().block + " " + triple(b.x, b.y, b.z);
 }
 

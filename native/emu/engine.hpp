@@ -31,6 +31,7 @@ struct Language {
   const char *block, *barrier, *shared;
   const char* ops[kWarpOps];
   size_t max_shared;
+  bool waits_for_returned;  // must a barrier be reached by threads that have returned too?
 };
 extern const Language kCuda, kMetal;
 

@@ -10,8 +10,8 @@ namespace emu {
 
 namespace {
 
-std::vector<Finding> found;
-std::map<std::vector<uint64_t>, size_t> known;  // kind and places as numbers -> index in found
+EMU_LASTING std::vector<Finding> found;
+EMU_LASTING std::map<std::vector<uint64_t>, size_t> known;  // kind and places as numbers -> index in found
 
 std::string quoted(const std::string& text) {
   std::string out = "\"";
@@ -43,7 +43,8 @@ std::string first_line(const std::string& command) {
 // debug information may show in its place.
 std::string source_name(std::string line) {
 #ifdef EMU_BUILD_ROOT
-  if (line.rfind(EMU_BUILD_ROOT, 0) == 0) line.erase(0, strlen(EMU_BUILD_ROOT));
+  for (const char* root : {EMU_BUILD_ROOT, "/emulated/"})  // the second is what emulate.cmake calls the first in debug information
+    if (line.rfind(root, 0) == 0) line.erase(0, strlen(root));
 #endif
   if (const size_t folder = line.find("_emulated/"); folder != std::string::npos) line.erase(0, folder + strlen("_emulated/"));
   for (const char* suffix : {".cu.cpp:", ".metal.cpp:"})
@@ -51,10 +52,11 @@ std::string source_name(std::string line) {
   return line;
 }
 
+EMU_LASTING std::map<uint32_t, std::string> lines;  // by instruction
+
 // "file:line" of an instruction of this shared object, or its offset where the debug information or addr2line is missing.
 std::string resolved(uint32_t code) {
-  static std::map<uint32_t, std::string> cache;
-  auto [entry, fresh] = cache.try_emplace(code);
+  auto [entry, fresh] = lines.try_emplace(code);
   if (!fresh) return entry->second;
   Dl_info self{};
   char text[32];

@@ -5,6 +5,9 @@
 #include <string>
 #include <vector>
 
+// State of the emulator: made before the statics of a program, destroyed after them, since those may use the device and ask for findings.
+#define EMU_LASTING __attribute__((init_priority(102)))
+
 namespace emu {
 
 // A place in the source: of a runtime call or an intrinsic (file and line known), or of a memory access (known by its address in code).

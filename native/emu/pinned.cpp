@@ -28,7 +28,7 @@ struct Pending {
   std::vector<char> before;  // the source at the call
   std::vector<Touch> writes;
 };
-std::list<Pending> pending;
+EMU_LASTING std::list<Pending> pending;
 
 bool overlap(const Pending& p, const char* at, size_t bytes) { return at < p.host + p.bytes && p.host < at + bytes; }
 

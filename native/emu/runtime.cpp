@@ -15,7 +15,7 @@ namespace {
 
 Status last = Status::Success;
 uint64_t order_seed = 0;
-std::set<const void*> handles;  // live streams and events
+EMU_LASTING std::set<const void*> handles;  // live streams and events
 
 Status remember(Status status) {
   if (status != Status::Success && status != Status::NotReady) last = status;

@@ -22,7 +22,7 @@ struct Access {
 
 // Atomic operations know their line, not their instruction: codes from here on are numbers of known places.
 constexpr uint32_t kKnownPlaces = 1u << 31;
-std::vector<Place> known_places;
+EMU_LASTING std::vector<Place> known_places;
 
 uint32_t code_of_place(Place place) {
   const auto same = [&](const Place& p) { return p.file == place.file && p.line == place.line; };

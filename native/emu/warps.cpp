@@ -25,7 +25,7 @@ std::string lanes_text(unsigned mask) {
 
 // The lane whose value a shuffle gives to lane l.
 int source_lane(const Meeting& m, int l) {
-  const int width = m.width[l], first = l & ~(width - 1), a = m.argument[l];
+  const int width = m.width[l], first = l & ~(width - 1), a = m.argument[l] & (kWarp - 1);
   switch (m.op) {
     case WarpOp::Shuffle: return first + (a & (width - 1));
     case WarpOp::ShuffleUp: return l - a < first ? l : l - a;

@@ -33,7 +33,7 @@ struct Record {
   std::string text;
   Place place;
 };
-std::vector<Record> history;  // of work that has run, by segment
+EMU_LASTING std::vector<Record> history;  // of work that has run, by segment
 
 const Record* record_of(uint32_t segment) {
   const auto after = std::upper_bound(history.begin(), history.end(), segment, [](uint32_t s, const Record& r) { return s < r.first_segment; });

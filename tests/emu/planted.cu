@@ -42,6 +42,21 @@ __global__ void diverging(const float* x, float* y, bool wrong) {
   y[threadIdx.x] = v;
 }
 
+__global__ void two_barriers(const float* x, float* y, bool wrong) {
+  if (!wrong || threadIdx.x < 32) __syncthreads();  // MARK barrier.first
+  else __syncthreads();  // MARK barrier.second
+  y[threadIdx.x] = x[threadIdx.x];
+}
+
+// Threads that have returned are not waited for, as on devices since Volta; what they have not written is not there.
+__global__ void early(const float* x, float* y, bool wrong) {
+  __shared__ float part[64];
+  if (wrong && threadIdx.x >= 48) return;
+  part[threadIdx.x] = x[threadIdx.x];
+  __syncthreads();
+  y[threadIdx.x] = part[63 - threadIdx.x];  // MARK early
+}
+
 EXPORT int run_kernel(int which, int wrong) {
   float *x, *y;
   cudaMalloc(&x, 64 * sizeof(float));
@@ -53,6 +68,8 @@ EXPORT int run_kernel(int which, int wrong) {
   if (which == 2) half_filled<<<1, 64>>>(x, y, wrong != 0);
   if (which == 3) copy<<<1, 64>>>(x, y);
   if (which == 4) diverging<<<1, 32>>>(x, y, wrong != 0);
+  if (which == 5) two_barriers<<<1, 64>>>(x, y, wrong != 0);
+  if (which == 6) early<<<1, 64>>>(x, y, wrong != 0);
   const cudaError_t status = cudaDeviceSynchronize();
   cudaFree(x);
   cudaFree(y);

@@ -40,6 +40,16 @@ kernel void diverging(device const float* x [[buffer(0)]], device float* y [[buf
   y[t] = simd_any(v > 0.0f) ? v : 0.0f;  // MARK shuffle.others
 }
 
+// Threads that have nothing to do must come to the barrier all the same.
+kernel void early(device const float* x [[buffer(0)]], device float* y [[buffer(1)]], constant int& wrong [[buffer(2)]],
+                  ushort t [[thread_index_in_threadgroup]]) {
+  threadgroup float part[64];
+  if (wrong && t >= 48) return;
+  part[t] = x[t];
+  threadgroup_barrier(mem_flags::mem_threadgroup);  // MARK early
+  y[t] = part[t ^ 1];
+}
+
 // The other SIMD group's value, through memory that only a barrier of the whole threadgroup orders.
 template <class T>
 kernel void swapped(device const T* x [[buffer(0)]], device T* y [[buffer(1)]], constant int& wrong [[buffer(2)]],

@@ -21,6 +21,8 @@ KERNELS = [
     (2, "uninitialised", {"uninitialised.shared"}, "of __shared__ part"),
     (3, "uninitialised", {"uninitialised.device"}, "of the 256 bytes of device memory allocated at planted.cu"),
     (4, "divergent-sync", {"shuffle", "shuffle.others"}, "__shfl_xor_sync"),
+    (5, "divergent-sync", {"barrier.first", "barrier.second"}, "two different barriers"),
+    (6, "uninitialised", {"early"}, "of __shared__ part"),
 ]
 
 
@@ -31,7 +33,7 @@ def test_a_mistake_in_a_kernel_is_found_where_it_is_made(planted_process: Any, w
     assert first["kind"] == kind
     assert set(first["places"]) == {line(m) for m in marks}
     assert says in first["text"] and "thread (" in first["text"]
-    assert (status != 0) == (kind in ("out-of-bounds", "divergent-sync"))
+    assert (status != 0) == (which in (1, 4))
 
 
 @pytest.mark.parametrize("which", [k[0] for k in KERNELS])

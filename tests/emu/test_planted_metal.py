@@ -74,6 +74,7 @@ KERNELS = [
     ("shifted", "f4", 64, 0, "out-of-bounds", {"bounds"}, "byte 256 of threadgroup part"),
     ("half_filled", "f4", 64, 0, "uninitialised", {"uninitialised"}, "of threadgroup part"),
     ("diverging", "f4", 64, 0, "divergent-sync", {"shuffle", "shuffle.others"}, "simd_shuffle_xor"),
+    ("early", "f4", 64, 0, "divergent-sync", {"early"}, "16 of the 64 threads"),
     ("swapped_float", "f4", 64, 256, "race", {"simdgroup.read", "simdgroup.write"}, "no barrier between them"),
     ("swapped_half", "f2", 64, 128, "race", {"simdgroup.read", "simdgroup.write"}, "no barrier between them"),
     ("matrices", "f2", 32, 0, "race", {"matrix.read", "matrix.write"}, "no barrier between them"),
@@ -88,7 +89,7 @@ def test_a_mistake_is_found_where_it_is_made(
     first = found[0]
     assert (first["kind"], set(first["places"])) == (kind, {line(m) for m in marks})
     assert says in first["text"] and "of threadgroup (0,0,0)" in first["text"] and f"kernel {kernel}" in first["text"]
-    assert (status != 0) == (kind in ("out-of-bounds", "divergent-sync"))
+    assert (status != 0) == (kernel in ("shifted", "diverging"))
 
 
 @pytest.mark.parametrize("schedule", ["eager", "late", "5"])
@@ -96,7 +97,8 @@ def test_the_same_kernels_without_it_are_clean_and_right(path: Path, emulation: 
     emulation.schedule(schedule)
     x = np.arange(128, dtype=np.float32)
     y = np.zeros(64, np.float32)
-    for kernel, want in (("shifted", x[:64]), ("half_filled", x[63::-1]), ("swapped_float", x[np.arange(64) ^ 32] + np.arange(64) // 32)):
+    wanted = {"shifted": x[:64], "half_filled": x[63::-1], "early": x[np.arange(64) ^ 1]}
+    for kernel, want in (*wanted.items(), ("swapped_float", x[np.arange(64) ^ 32] + np.arange(64) // 32)):
         assert run(path, kernel, x, y, shared=256 if kernel == "swapped_float" else 0) == 0
         np.testing.assert_array_equal(y, want)
     assert run(path, "group_sum", x, y) == 0 and y[0] == x[:64].sum()
