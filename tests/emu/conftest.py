@@ -14,6 +14,7 @@ from cffi import FFI
 
 from native import building
 from native.emulation import Emulation
+from tests.emu.programs import Programs
 
 SOURCE = Path(__file__).with_name("planted.cu")
 CDEF = """
@@ -70,3 +71,8 @@ def line(mark: str) -> str:
         if text.endswith(f"// MARK {mark}"):
             return f"planted.cu:{number}"
     raise KeyError(mark)
+
+
+@pytest.fixture(scope="session")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Programs:
+    return Programs(tmp_path_factory.mktemp("programs"))

@@ -1,86 +1,108 @@
-"""A CUDA program on the emulator dumps stages of a block by the C header: they agree with the oracle, and a kernel's mistake is named."""
+"""A drafter in CUDA, on the emulator, dumps every stage by the C header: it agrees with the oracle, and its mistakes are named."""
 
 from __future__ import annotations
 
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from dumps import open_dump
-from oracle import arithmetic as arithmetics
-from oracle.artifacts import make_artifact
-from parity.case import load
-from parity.comparing import compare_dump
-from parity.exporting import export
-from parity.making import drafter_case
+from native import building
+from parity.cli import main
 from parity.report import Report
+from tests.dumps.example_engines import EXAMPLE, MISTAKES, changed, check_mistake, exported_case, verdict
+from tests.emu.programs import Programs, Run
 
 pytestmark = pytest.mark.slow
-ROOT = Path(__file__).parents[2]
-SOURCE = ROOT / "dumps" / "example" / "block.cu"
-CMAKE = f"""cmake_minimum_required(VERSION 3.20)
-project(block LANGUAGES CXX)
-include({ROOT}/native/emu/emulate.cmake)
-add_executable(block {ROOT}/native/emu/example/report.cpp)
-dlab_emulate_cuda(block block.cu)
-target_include_directories(block PRIVATE {ROOT}/dumps)
-"""
+SCHEDULES = [{"EMU_SCHEDULE": "late"}, *({"EMU_SCHEDULE": str(n), "EMU_ORDER": str(n + 1)} for n in (1, 2, 3))]
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
-    """A CMake project around the example, configured."""
-    made = tmp_path_factory.mktemp("block")
-    (made / "CMakeLists.txt").write_text(CMAKE)
-    shutil.copy(SOURCE, made)
-    cmake(made, "-S", str(made), "-B", str(made / "build"), "-DCMAKE_BUILD_TYPE=Release")
-    return made
-
-
-def cmake(folder: Path, *arguments: str) -> None:
-    found = shutil.which("cmake", path=str(Path(sys.executable).parent)) or shutil.which("cmake")
-    assert found is not None
-    subprocess.run([found, *arguments], check=True, capture_output=True, text=True, cwd=folder)
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return exported_case(tmp_path_factory.mktemp("export"))
 
 
 @pytest.fixture(scope="module")
-def exported(tmp_path_factory) -> Path:
-    root = tmp_path_factory.mktemp("case")
-    sizes = {"hidden": 48, "intermediate": 64, "heads": 6, "kv_heads": 2, "head_dim": 8, "vocab": 67, "block_size": 6, "mask_token_id": 66}
-    made = make_artifact("qwen3", "tiny", "bf16", root / "model", seed=5, **sizes)
-    export(drafter_case(made[0], made[1], family="qwen3", appends=(7,), accepts=(2,), seed=1), root / "out", weights=True)
-    return root / "out"
+def healthy(programs: Programs, exported: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the engine as it is has run, as soon as work is issued."""
+    place = tmp_path_factory.mktemp("healthy") / "place"
+    done = ran(programs, exported, place)
+    assert done == Run(0, "", [])
+    return place
 
 
-def judged(folder: Path, exported: Path, place: Path, change: tuple[str, str] | None = None) -> tuple[Report, str]:
-    """The program built with ``change`` made in its source, run on the case: the report, and what the emulator found."""
-    text = SOURCE.read_text()
-    if change is not None:
-        assert text.count(change[0]) == 1
-        text = text.replace(*change)
-    (folder / "block.cu").write_text(text)
-    cmake(folder, "--build", str(folder / "build"))
+def ran(programs: Programs, exported: Path, place: Path, change: tuple[str, str] | None = None, **schedule: str) -> Run:
+    """What the engine did in a copy of the case at ``place``, with ``change`` made in its source."""
+    text = changed("block.cu", change)
+    source = programs.folder / "block.cu"
+    if source.read_text() != text:
+        source.write_text(text)
+    programs.build("block")
     shutil.copytree(exported, place)
-    done = subprocess.run([folder / "build" / "block", place], check=True, capture_output=True, text=True)
-    return compare_dump(load(place / "case"), open_dump(place / "dump"), arithmetics.named("f32"), mode="local"), done.stderr
+    return programs.run("block", place, **schedule)
 
 
-def test_the_block_agrees(folder, exported, tmp_path):
-    report, found = judged(folder, exported, tmp_path / "place")
-    assert report.verdict == "parity" and report.counts() == {"agree": 10} and not report.extra and not found
+def judged(programs: Programs, exported: Path, place: Path, change: tuple[str, str]) -> Report:
+    assert ran(programs, exported, place, change) == Run(0, "", [])
+    return verdict(place)
 
 
-MISTAKES = {
-    "draft.L0.xn": ("1 / sqrtf(sums[0] / n + eps)", "1 / sqrtf(sums[0] / n + 1e4f * eps)"),
-    "draft.embed": ("table[ids[blockIdx.x] * n + i]", "table[(ids[blockIdx.x] - 1) * n + i]"),
-    "draft.L0.k_raw": ("k < n; ++k", "k < n - (outputs == 16); ++k"),
+def test_every_stage_is_recorded_and_agrees(healthy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report = verdict(healthy)
+    assert report.verdict == "parity" and set(report.counts()) == {"agree"}
+    assert not report.missing and not report.unseen and not report.extra
+    with pytest.raises(SystemExit) as ended:
+        main(["compare", str(healthy / "dump"), "--quiet"])
+    assert ended.value.code == 0 and capsys.readouterr().out.startswith("PARITY")
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda s: s["EMU_SCHEDULE"])
+def test_every_schedule_gives_the_same_bits(
+    programs: Programs, exported: Path, healthy: Path, tmp_path: Path, schedule: dict[str, str]
+) -> None:
+    place = tmp_path / "place"
+    assert ran(programs, exported, place, **schedule) == Run(0, "", [])
+    files = sorted(path.name for path in (healthy / "dump").iterdir())
+    assert files == sorted(path.name for path in (place / "dump").iterdir())
+    assert all((healthy / "dump" / name).read_bytes() == (place / "dump" / name).read_bytes() for name in files)
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_in_a_kernel_is_found_at_its_stage(programs: Programs, exported: Path, tmp_path: Path, mistake: str) -> None:
+    check_mistake(judged(programs, exported, tmp_path / "place", MISTAKES[mistake]["block.cu"]), mistake)
+
+
+def test_a_cuda_compiler_takes_it(tmp_path: Path) -> None:
+    nvcc = building.nvcc()
+    if nvcc is None:
+        pytest.skip("no nvcc")
+    options = ["-std=c++17", "-arch=sm_80", "-Xcompiler", "-Wall,-Wextra,-Werror", f"-I{EXAMPLE.parent}"]
+    subprocess.run([nvcc, *options, "-c", EXAMPLE / "block.cu", "-o", tmp_path / "block.o"], check=True)
+
+
+# What stands before a barrier that is left out, and what is found; an index that nothing has written stops the kernel.
+BARRIERS = {
+    "  part[threadIdx.x] = mine;\n": {"race", "uninitialised"},
+    "part[threadIdx.x + half]);\n  ": {"race"},
+    "  const float all = part[0];\n": {"race"},
+    "  best[threadIdx.x] = mine;\n": {"uninitialised", "out-of-bounds"},
 }
 
 
-@pytest.mark.parametrize("stage", MISTAKES)
-def test_a_mistake_in_a_kernel_is_named(folder, exported, tmp_path, stage):
-    report, found = judged(folder, exported, tmp_path / "place", MISTAKES[stage])
-    assert report.verdict == "divergence" and report.divergences[0].stage == stage and not found
+@pytest.mark.parametrize("before", BARRIERS, ids=["sum", "tree", "next", "pick"])
+def test_a_barrier_left_out_is_found(programs: Programs, exported: Path, tmp_path: Path, before: str) -> None:
+    source = changed("block.cu", None)
+    rest = source[source.index(before + "  __syncthreads();") + len(before) :].partition("\n")
+    run = ran(programs, exported, tmp_path / "place", (before + rest[0] + "\n", before))
+    stopped = "out-of-bounds" in BARRIERS[before]
+    assert (run.status, run.printed) == ((2, "block: unspecified launch failure\n") if stopped else (0, ""))
+    assert run.kinds() == BARRIERS[before]
+    assert all(place.startswith("block.cu:") for finding in run.found for place in finding["places"])
+
+
+def test_a_stage_that_is_not_waited_for_shows_when_work_runs_late(programs: Programs, exported: Path, tmp_path: Path) -> None:
+    change = ("    check(cudaStreamSynchronize(stream_));\n", "")
+    ran(programs, exported, tmp_path / "place", change, EMU_SCHEDULE="late")
+    report = verdict(tmp_path / "place")
+    assert report.verdict == "divergence" and report.counts()["invalid"] > 0

@@ -22,8 +22,8 @@ from parity.making import drafter_case, target_case
 from parity.models import declared_stages, open_case_model
 from parity.recording import record
 from parity.report import Report
+from tests.dumps.example_engines import EXAMPLE, MISTAKES, changed, check_mistake, exported_case, verdict
 
-EXAMPLE = Path(__file__).parents[2] / "dumps" / "example"
 FAMILIES = [("qwen3", None), ("muse-glimmer", None), ("laguna", None), ("qwen38-flash-next", None), ("llama", None), ("laguna", "target")]
 
 
@@ -36,12 +36,7 @@ def tiny(family: str, root: Path, role: str | None = None) -> Case:
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("export")
-    model, borrowed = seeded("qwen3", "bf16", 0, root)
-    assert borrowed is not None
-    # Longer than the window of 24, so that its edge is in the block.
-    export(drafter_case(model, borrowed, appends=(20, 11), accepts=(2, 0), seed=1), root / "case", weights=True)
-    return root / "case"
+    return exported_case(tmp_path_factory.mktemp("export"))
 
 
 @pytest.mark.parametrize(("family", "role"), FAMILIES)
@@ -79,11 +74,7 @@ def built(tmp_path: Path, source: str, change: tuple[str, str] | None = None) ->
     compiler = shutil.which("cc" if source.endswith(".c") else "rustc")
     if compiler is None or shutil.which("cc") is None:
         pytest.skip(f"no compiler for {source}")
-    text = (EXAMPLE / source).read_text()
-    if change is not None:
-        assert text.count(change[0]) == 1
-        text = text.replace(*change)
-    (tmp_path / source).write_text(text)
+    (tmp_path / source).write_text(changed(source, change))
     include, program = f"-I{EXAMPLE.parent}", tmp_path / "engine"
     if source.endswith(".c"):
         strict = ["-std=c99", "-pedantic", "-D_POSIX_C_SOURCE=200809L", "-Wall", "-Wextra", "-Werror", "-O2", "-ffp-contract=off"]
@@ -97,12 +88,10 @@ def built(tmp_path: Path, source: str, change: tuple[str, str] | None = None) ->
 
 
 def judged(program: Path, exported: Path, tmp_path: Path) -> Report:
-    from dumps import open_dump
-
     place = tmp_path / "place"
     shutil.copytree(exported, place)
     subprocess.run([program, place], check=True)
-    return compare_dump(load(place / "case"), open_dump(place / "dump"), arithmetics.named("f32"), mode="local")
+    return verdict(place)
 
 
 @pytest.mark.parametrize("source", ["engine.c", "engine.rs"])
@@ -111,21 +100,9 @@ def test_an_engine_without_python_is_in_parity(exported: Path, tmp_path: Path, s
     assert report.verdict == "parity" and not report.missing and not report.unseen and not report.extra
 
 
-MISTAKES = [
-    ("llabs(apart) < g->window", "llabs(apart) <= g->window", "draft.L0.attn", "attention.window"),
-    ("1 / sqrtf(sum / (float)n + eps)", "1 / sqrtf(sum / (float)n + 1e3f * eps)", "draft.ctx", "norm.eps"),
-    ("(double)(at + r) * pow", "(double)(at + r + (h == 1)) * pow", "draft.L0.ctx.k_rope", "rope.position"),
-    ("int64_t offset = (int64_t)(h / (g->heads / g->kv)) * g->dim", "int64_t offset = (int64_t)(h % g->kv) * g->dim", "draft.L0.attn", ""),
-]
-
-
-@pytest.mark.parametrize(("right", "wrong", "stage", "kind"), MISTAKES)
-def test_a_mistake_in_the_engine_is_found_at_its_stage(
-    exported: Path, tmp_path: Path, right: str, wrong: str, stage: str, kind: str
-) -> None:
-    report = judged(built(tmp_path, "engine.c", (right, wrong)), exported, tmp_path)
-    assert report.verdict == "divergence" and report.divergences[0].stage == stage
-    assert not kind or report.divergences[0].explanations[0]["kind"] == kind
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_in_the_engine_is_found_at_its_stage(exported: Path, tmp_path: Path, mistake: str) -> None:
+    check_mistake(judged(built(tmp_path, "engine.c", MISTAKES[mistake]["engine.c"]), exported, tmp_path), mistake)
 
 
 @pytest.mark.parametrize("source", ["engine.c", "engine.rs"])
