@@ -81,8 +81,7 @@ STAGE_DUMP_FN const char *stage_dump_descr(const char *dtype, size_t *size) {
     static const struct { const char *name, *descr; size_t size; } known[] = {
         {"f64", "<f8", 8}, {"f32", "<f4", 4}, {"f16", "<f2", 2}, {"bf16", "<u2", 2}, {"i64", "<i8", 8}, {"i32", "<i4", 4}, {"u8", "|u1", 1},
     };
-    size_t i;
-    for (i = 0; i < sizeof known / sizeof known[0]; i++)
+    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
         if (dtype && !strcmp(dtype, known[i].name)) {
             *size = known[i].size;
             return known[i].descr;
@@ -92,9 +91,8 @@ STAGE_DUMP_FN const char *stage_dump_descr(const char *dtype, size_t *size) {
 
 STAGE_DUMP_FN int stage_dump_check_stage(stage_dump *d, const char *stage) {
     int characters = 0;
-    const unsigned char *c;
     if (!d->manifest) return stage_dump_fail(d, "the dump is not open");
-    for (c = (const unsigned char *)(stage ? stage : ""); *c; c++) {
+    for (const unsigned char *c = (const unsigned char *)(stage ? stage : ""); *c; c++) {
         if (*c < 0x20 || *c == 0x7f) return stage_dump_fail(d, "a stage name holds the control character 0x%02x", *c);
         characters += (*c & 0xc0) != 0x80;
     }
@@ -186,11 +184,10 @@ STAGE_DUMP_FN void stage_dump_header(const stage_dump *d, const char *case_json,
 }
 
 STAGE_DUMP_FN int stage_dump_filter(stage_dump *d, char *kept, const char *name, const char *filter) {
-    const char *c;
     if (!filter) return 0;
     if (strlen(filter) >= STAGE_DUMP_MAX_FILTER)
         return stage_dump_fail(d, "expected %s of fewer than %d characters", name, STAGE_DUMP_MAX_FILTER);
-    for (c = filter; *c; c++)
+    for (const char *c = filter; *c; c++)
         if ((unsigned char)*c < 0x20 || *c == 0x7f) return stage_dump_fail(d, "%s holds the control character 0x%02x", name, (unsigned)*c);
     strcpy(kept, filter);
     return 0;
@@ -201,15 +198,12 @@ STAGE_DUMP_FN int stage_dump_filter(stage_dump *d, char *kept, const char *name,
 STAGE_DUMP_FN int stage_dump_open_filtered(stage_dump *d, const char *directory, const char *case_json, const char *provenance_json,
                                            const char *stages, const char *steps) {
     char path[2200];
-    const char *parts[2];
-    int i;
+    const char *parts[2] = {case_json, provenance_json};
     memset(d, 0, sizeof *d);
     pthread_mutex_init(&d->writing, NULL);
     pthread_mutex_init(&d->failing, NULL);
-    parts[0] = case_json;
-    parts[1] = provenance_json;
     if (!directory || strlen(directory) >= sizeof d->directory) return stage_dump_fail(d, "the directory's name is absent or too long");
-    for (i = 0; i < 2; i++)
+    for (int i = 0; i < 2; i++)
         if (!parts[i] || parts[i][strspn(parts[i], " \t\r\n")] != '{')
             return stage_dump_fail(d, "expected %s to be a JSON object", i ? "provenance" : "case");
     if (stage_dump_filter(d, d->stages, "STAGE_DUMP_STAGES", stages) || stage_dump_filter(d, d->steps, "STAGE_DUMP_STEPS", steps)) return -1;
@@ -263,11 +257,10 @@ STAGE_DUMP_FN int stage_dump_current(stage_dump *d, const char *stage) {
 
 /* Notes that `stage` is about to run, so that a crash can be located. */
 STAGE_DUMP_FN int stage_dump_announce(stage_dump *d, const char *stage) {
-    int failed;
     if (d->disabled) return 0;
     if (stage_dump_check_stage(d, stage)) return -1;
     pthread_mutex_lock(&d->writing);
-    failed = stage_dump_current(d, stage);
+    const int failed = stage_dump_current(d, stage);
     pthread_mutex_unlock(&d->writing);
     return failed;
 }
@@ -275,12 +268,11 @@ STAGE_DUMP_FN int stage_dump_announce(stage_dump *d, const char *stage) {
 /* Elements of axes `axis`.. in C order; `strides` count elements. */
 STAGE_DUMP_FN void stage_dump_elements(
     FILE *file, const unsigned char *data, size_t size, int ndim, const int64_t *shape, const int64_t *strides, int axis) {
-    int64_t i;
     if (axis == ndim - 1 && strides[axis] == 1) {
         fwrite(data, size, (size_t)shape[axis], file);
         return;
     }
-    for (i = 0; i < shape[axis]; i++) {
+    for (int64_t i = 0; i < shape[axis]; i++) {
         const unsigned char *item = data + i * strides[axis] * (int64_t)size;
         if (axis == ndim - 1)
             fwrite(item, size, 1, file);
@@ -292,12 +284,12 @@ STAGE_DUMP_FN void stage_dump_elements(
 STAGE_DUMP_FN int stage_dump_write_npy(
     const char *path, const char *descr, size_t size, int ndim, const int64_t *shape, const int64_t *strides, const void *data) {
     char header[512];
-    int used, axis, total;
+    int used, total;
     int64_t count = 1;
     FILE *file = fopen(path, "wb");
     if (!file) return -1;
     used = snprintf(header, sizeof header, "{'descr': '%s', 'fortran_order': False, 'shape': (", descr);
-    for (axis = 0; axis < ndim; axis++) {
+    for (int axis = 0; axis < ndim; axis++) {
         used += snprintf(header + used, sizeof header - (size_t)used, "%" PRId64 ",", shape[axis]);
         count *= shape[axis];
     }
@@ -317,13 +309,12 @@ STAGE_DUMP_FN int stage_dump_write_npy(
 /* The record's line, whole: the lock is held. */
 STAGE_DUMP_FN int stage_dump_line(stage_dump *d, int32_t step, const char *stage, int64_t row0, const char *dtype, int ndim,
                                   const int64_t *shape, const char *const *axes, const char *name) {
-    int axis;
     fprintf(d->manifest, "{\"step\":%" PRId32 ",\"stage\":", step);
     stage_dump_string(d->manifest, stage);
     fprintf(d->manifest, ",\"row0\":%" PRId64 ",\"dtype\":\"%s\",\"shape\":[", row0, dtype);
-    for (axis = 0; axis < ndim; axis++) fprintf(d->manifest, "%s%" PRId64, axis ? "," : "", shape[axis]);
+    for (int axis = 0; axis < ndim; axis++) fprintf(d->manifest, "%s%" PRId64, axis ? "," : "", shape[axis]);
     fprintf(d->manifest, "],\"file\":\"%s\"", name);
-    for (axis = 0; axes && axis < ndim; axis++) {
+    for (int axis = 0; axes && axis < ndim; axis++) {
         fputs(axis ? "," : ",\"axes\":[", d->manifest);
         stage_dump_string(d->manifest, axes[axis]);
     }
@@ -335,9 +326,8 @@ STAGE_DUMP_FN int stage_dump_line(stage_dump *d, int32_t step, const char *stage
 
 /* A file name that no other record of the dump has. */
 STAGE_DUMP_FN void stage_dump_name(stage_dump *d, const char *stage, char name[128]) {
-    size_t used;
     pthread_mutex_lock(&d->writing);
-    used = (size_t)snprintf(name, 128, "%06" PRId64 "-", d->files++);
+    size_t used = (size_t)snprintf(name, 128, "%06" PRId64 "-", d->files++);
     pthread_mutex_unlock(&d->writing);
     for (; *stage && used < 100; stage++) {
         char c = *stage;
@@ -355,7 +345,6 @@ STAGE_DUMP_FN int stage_dump_put(stage_dump *d, int32_t step, const char *stage,
     int64_t contiguous[STAGE_DUMP_MAX_NDIM], count = 1;
     size_t size = 0;
     const char *descr;
-    int axis, failed;
     if (d->disabled) return 0;
     descr = stage_dump_descr(dtype, &size);
     if (stage_dump_check_stage(d, stage)) return -1;
@@ -363,7 +352,7 @@ STAGE_DUMP_FN int stage_dump_put(stage_dump *d, int32_t step, const char *stage,
     if (step < 0 || row0 < 0) return stage_dump_fail(d, "%s: expected step and row0 from 0, found %" PRId32 " and %" PRId64, stage, step, row0);
     if (ndim < 1 || ndim > STAGE_DUMP_MAX_NDIM || !shape)
         return stage_dump_fail(d, "%s: expected 1 to %d sizes, rows first, found %d", stage, STAGE_DUMP_MAX_NDIM, ndim);
-    for (axis = ndim - 1; axis >= 0; axis--) {
+    for (int axis = ndim - 1; axis >= 0; axis--) {
         if (shape[axis] < 0 || (shape[axis] && count > INT64_C(70368744177664) / shape[axis]))
             return stage_dump_fail(d, "%s: size %" PRId64 " of axis %d is out of range", stage, shape[axis], axis);
         contiguous[axis] = count;
@@ -381,7 +370,7 @@ STAGE_DUMP_FN int stage_dump_put(stage_dump *d, int32_t step, const char *stage,
         return -1;
     }
     pthread_mutex_lock(&d->writing);
-    failed = stage_dump_line(d, step, stage, row0, dtype, ndim, shape, axes, name);
+    const int failed = stage_dump_line(d, step, stage, row0, dtype, ndim, shape, axes, name);
     pthread_mutex_unlock(&d->writing);
     return failed;
 }
