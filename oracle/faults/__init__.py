@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from oracle.faults import attention, cells, experts, heads, linear, norm, pointwise, recurrent, rope, values
+from oracle.faults import attention, cells, experts, heads, indexer, linear, ngrams, norm, pointwise, recurrent, rope, streams, values
 from oracle.faults.grammar import Options, evaluate, indices
 from oracle.faults.kind import Kind
 from oracle.readings import Fault, FaultError, NotHereError, Stage
 
 KINDS: dict[str, Kind] = {
     kind.name: kind
-    for module in (rope, norm, linear, attention, cells, pointwise, experts, heads, recurrent, values)
+    for module in (rope, norm, linear, attention, cells, pointwise, experts, heads, recurrent, streams, indexer, ngrams, values)
     for kind in module.KINDS
 }
 

@@ -6,8 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from oracle.faults.grammar import Options
 from oracle.readings import After, Edit, Fault, NotHereError, See, Stage
+from oracle.tensor import Tensor
 
 
 class Plant(NamedTuple):
@@ -54,6 +57,13 @@ def params(stage: Stage, **changed: Any) -> Stage:
 def args(stage: Stage, *given: Any) -> Stage:
     """The call with other arguments."""
     return replace(stage, args=given)
+
+
+def filled(stage: Stage, index: int, value: float) -> Stage:
+    """The call with every element of its argument ``index`` at ``value``."""
+    given = list(stage.args)
+    given[index] = Tensor(np.full_like(given[index].data, value), given[index].axes)
+    return args(stage, *given)
 
 
 def need(there: object, what: str) -> None:
