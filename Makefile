@@ -40,7 +40,7 @@ bench: $(VENV)/.dev native
 
 # Random healthy cases with every candidate: rewrites the table in docs/calibration.md.
 calibration: $(VENV)/.dev native
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m parity.calibration --cases 30 --out docs/calibration.md
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m parity.calibration --cases 20 --out docs/calibration.md
 
 # Planted faults over families and candidates: rewrites docs/score.md.
 score: $(VENV)/.dev native

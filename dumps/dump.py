@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -154,6 +154,11 @@ class Dump:
     def records(self) -> Iterator[StageRecord]:
         """Every stage of every step in recorded order."""
         return iter(self._records.values())
+
+    def without(self, names: Collection[str]) -> Dump:
+        """The same dump as if its writer had not recorded the stages whose last part is one of ``names`` (``q_rope``)."""
+        pieces = [piece for piece in self.pieces if piece.entry.stage.rpartition(".")[2] not in names]
+        return Dump(self.path, self.case, self.provenance, pieces, complete=self.complete, truncated_tail=self.truncated_tail)
 
     def verify(self) -> None:
         """Read everything and check every declared SHA-256. Raises `DumpError`."""

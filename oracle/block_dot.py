@@ -152,7 +152,7 @@ def seen(policy: str, x: Tensor, w: Weight) -> tuple[Tensor, Weight]:
 def narrowed(policy: str, x: Tensor) -> Tensor:
     """A float policy on a tensor of any shape, with what it may flip as variance; what has been narrowed stays as it is."""
     if x.coarse is not None and x.coarse.policy == policy:
-        return x
+        return x if x.coarse.whole else narrowed(policy, x.coarse.before)
     data = x.data.astype(np.float64)
     rounded = policies.apply(policy, data).astype(x.data.dtype)
     if x.exact:

@@ -20,8 +20,8 @@ from oracle.arithmetic import Arithmetic, DeclarationError
 from oracle.block_dot import BlockDot, narrowed, seen
 from oracle.floats import F32
 from oracle.kit import EXACT, Kit
-from oracle.ops.base import Operation, Variance, is_zero
-from oracle.tensor import Array, Axes, Coarse, Tensor
+from oracle.ops.base import UNKNOWN, Operation, Variance, is_zero
+from oracle.tensor import Array, Axes, Coarse, Tensor, coarsely
 
 Params = dict[str, Any]
 
@@ -129,7 +129,7 @@ class Noise:
         if held != "f32":
             v = v._replace(own=np.asarray(v.own) + eager.variance(stage, y, held, EXACT, self.arithmetic.framework))
         acc = v.own if stage.op.kind in ("linear", "attention") else 0.0
-        var: Array | float = 0.0 if is_zero(v.inherited) and is_zero(v.own) else np.asarray(v.inherited) + np.asarray(v.own)
+        var: Array | float = 0.0 if is_zero(v.inherited) and is_zero(v.own) else np.minimum(np.asarray(v.inherited) + v.own, UNKNOWN)
         made = Tensor(y, stage.op.axes(*stage.args, **stage.params), var, acc, _half(self.arithmetic, stage, y, v), self._coarse(stage))
         return stage, made, v
 
@@ -141,7 +141,9 @@ class Noise:
         args = tuple(a.coarse.before if isinstance(a, Tensor) and a.coarse is not None else a for a in stage.args)
         y = stage.op.formula(EXACT, *values(args), **stage.params)
         v = stage.op.noise(self.arithmetic, y, *args, **stage.params)
-        return Coarse(found[0].policy, Tensor(y, stage.op.axes(*args, **stage.params), np.asarray(v.inherited)))
+        marks = [coarsely(a) if isinstance(a, Tensor) else a for a in stage.args]
+        where = np.asarray(stage.op.formula(EXACT, *marks, **stage.params) > 0.5)
+        return Coarse(found[0].policy, Tensor(y, stage.op.axes(*args, **stage.params), np.asarray(v.inherited)), where)
 
     def apply(self, stage: Stage) -> Tensor:
         return self.judged(stage)[1]

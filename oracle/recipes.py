@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -99,3 +100,9 @@ class Visible:
         anchor = self.q_pos[0] if len(self.q_pos) else 0
         keep = self.k_pos >= anchor - (w if self.rule == "W_ANCHOR" else w - 1)
         return np.asarray(keep[None, :] | ~context)
+
+
+def undecided_rows(visible: Any) -> NDArray[np.bool_] | None:
+    """Rows [row] whose visible cells were chosen and could be others, or None."""
+    found: NDArray[np.bool_] | None = getattr(visible, "undecided", None)
+    return found

@@ -62,10 +62,23 @@ class Tensor:
 @dataclass(frozen=True, eq=False)
 class Coarse:
     """The activation policy (`oracle.policies`) that rounded a value, and the value ``before``: which neighbour on the grid a value near
-    their midpoint becomes is a choice."""
+    their midpoint becomes is a choice. ``where``: the elements that were rounded, bool like the value, or None for all; others only
+    stand beside them."""
 
     policy: str
     before: Tensor
+    where: NDArray[np.bool_] | None = None
+
+    @property
+    def whole(self) -> bool:
+        return self.where is None or bool(self.where.all())
+
+
+def coarsely(x: Tensor) -> Array:
+    """1 where an element of ``x`` was rounded to a coarse grid, else 0; like ``x``."""
+    if x.coarse is None:
+        return np.zeros(x.data.shape)
+    return np.ones(x.data.shape) if x.coarse.where is None else x.coarse.where.astype(np.float64)
 
 
 def concatenate(parts: Sequence[Tensor], axes: Axes | None = None) -> Tensor:

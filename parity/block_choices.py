@@ -24,11 +24,13 @@ from parity.report import Margin
 
 @dataclass(frozen=True)
 class _Row:
-    """One row: the oracle's scores and their variance, the candidate's own, all [block]; the lab's blocks and the candidate's cells."""
+    """One row: the oracle's scores and their variance, the candidate's own (``recorded``, or the oracle's), all [block]; the lab's blocks
+    and the candidate's cells."""
 
     scores: Array
     variance: Array
     theirs: Array
+    recorded: bool
     lab: NDArray[np.bool_]
     picked: NDArray[np.bool_]
     wanted: NDArray[np.bool_]
@@ -50,7 +52,7 @@ def block_choices(judge: Judge, choice: Stage, own: Tensor, wanted: Array, picke
         lab = np.zeros(len(scores), bool)
         lab[largest(scores, keep)] = True
         shape = (own.data.shape[1], ratio)
-        row = _Row(scores, own.variance()[r], theirs[r], lab & open_blocks[r], picked[r] > 0.5, wanted[r] > 0.5)
+        row = _Row(scores, own.variance()[r], theirs[r], choice.args[0].exact, lab & open_blocks[r], picked[r] > 0.5, wanted[r] > 0.5)
         made.append(_one(judge, choice, r, row, shape))
     return made
 
@@ -96,9 +98,9 @@ def _verdict(
     dropped, added = np.flatnonzero(wanted.all(1) & ~taken), np.flatnonzero(taken & ~wanted.all(1))
     if len(added) != len(dropped) or (len(added) and not np.isfinite(row.scores[added]).all()):
         return "flip", f"it attends to {int(taken.sum())} complete blocks, the rule selects {int(wanted.all(1).sum())} of those it can see"
-    if len(dropped) and row.theirs[dropped].max() > row.theirs[added].min():
+    if row.recorded and len(dropped) and row.theirs[dropped].max() > row.theirs[added].min():
         return "flip", f"it leaves block {int(dropped[0])} out, which by its own scores comes before block {int(added[0])}"
-    if len(dropped):
+    if row.recorded and len(dropped):
         return "tie", f"blocks {int(dropped[0])} and {int(added[0])} have the same score; the lab takes the lowest index"
     if not differs:
         return "agree", ""

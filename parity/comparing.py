@@ -83,6 +83,7 @@ def compare_dump(
         report.divergences += tape.divergences
         report.consequences += tape.consequences
         report.margins += tape.margins
+        report.notes += filter(None, [tape.undecided.note()])
         report.timing["local_s"] = time.perf_counter() - began
         _storage(report, arithmetic, tape)
         _activations(report, arithmetic)

@@ -17,7 +17,7 @@ from oracle.arithmetic import Arithmetic
 from oracle.floats import F32, FloatFormat
 from oracle.ops.linear import coherent
 from oracle.readings import Stage
-from oracle.tensor import Array, Coarse, Tensor
+from oracle.tensor import Array, Tensor
 from parity import limits
 
 # Exact sums change a tolerance by far less than `HOPELESS`.
@@ -65,10 +65,12 @@ class Judge:
         error = np.abs(c - y.data)
         inherited, acc = _split(y)
         sigma = np.sqrt(inherited + acc + np.square(np.broadcast_to(y.half, error.shape)) / 3)
-        tolerance = self._reach(y)
+        tail = self._tail(stage)
+        tolerance = self._reach(y, tail)
         if y.coarse is not None:
-            low, high = self._ends(stage, y.coarse)
-            sigma = np.maximum(sigma, (high - low) * policies.FLIP)
+            low, high = self._ends(stage, y, tolerance)
+            rounded = True if y.coarse.where is None else y.coarse.where
+            sigma = np.where(rounded, np.maximum(sigma, (high - low) * policies.FLIP), sigma)
             tolerance = _within(y, c, low, high, np.zeros(c.shape))
         elif store.p < F32.p:
             low, high = (self.arithmetic.to_storage(stage.path, y.data + side * tolerance) for side in (-1, 1))
@@ -77,7 +79,7 @@ class Judge:
         z = _divide(error, sigma)
         verdict = Verdict(ratio, np.empty(0), _rms_rows(z))
         if exact and store.p >= F32.p and stage.op.rejudge is not None:
-            self._rejudge(stage, y, error, z, inherited, verdict)
+            self._rejudge(stage, y, error, z, inherited * (tail / limits.gaussian(self.count)) ** 2, verdict)
         self._rows(stage, store, y, c, sigma, verdict)
         return verdict
 
@@ -88,16 +90,27 @@ class Judge:
         rows = ratio.reshape(len(ratio), -1).max(-1, initial=0.0) if ratio.size else np.zeros(len(ratio))
         return Verdict(ratio, rows, np.where(rows > 0, np.inf, 0.0))
 
-    def _reach(self, y: Tensor) -> Array:
+    def _tail(self, stage: Stage) -> float:
+        """Standard deviations allowed for what is not the stage's own sum: more for what came with inputs that were not recorded.
+
+        Their variance is known, how they vary together is not: what an unseen query erred by moves a whole row of values along a few
+        directions, and a sum over those has that energy only on average, as an accumulation has.
+        """
+        recorded = all(a.exact for a in stage.args if isinstance(a, Tensor))
+        return limits.gaussian(self.count) if recorded else limits.exponential(self.count)
+
+    def _reach(self, y: Tensor, tail: float) -> Array:
         """How far a healthy value may lie from ``y`` before it is stored."""
         inherited, acc = _split(y)
-        lam, lame = limits.gaussian(self.count), limits.exponential(self.count)
-        return np.asarray(np.sqrt(lam**2 * inherited + lame**2 * acc))
+        return np.asarray(np.sqrt(tail**2 * inherited + limits.exponential(self.count) ** 2 * acc))
 
-    def _ends(self, stage: Stage, coarse: Coarse) -> tuple[Array, Array]:
-        """Least and largest of what a consumer's grid makes of healthy values, each as the stage stores it."""
-        before = coarse.before
-        ends = policies.interval(coarse.policy, before.data, self._reach(before) + before.half)
+    def _ends(self, stage: Stage, y: Tensor, reach: Array) -> tuple[Array, Array]:
+        """Least and largest of what a consumer's grid makes of healthy values, each as the stage stores it; of what only stands beside
+        them, what lies within ``reach``."""
+        assert y.coarse is not None
+        before, where = y.coarse.before, True if y.coarse.where is None else y.coarse.where
+        rounded = policies.interval(y.coarse.policy, before.data, self._reach(before, limits.exponential(self.count)) + before.half)
+        ends = (np.where(where, end, y.data + side * reach) for side, end in zip((-1, 1), rounded, strict=True))
         low, high = (self.arithmetic.to_storage(stage.path, end) for end in ends)
         return low, high
 
@@ -214,9 +227,10 @@ def _common_mode(stage: Stage, y: Tensor, error: Array, sigma: Array, coarse: bo
     width = flat.shape[1]
     if stage.op.carried:
         width, count = y.data.shape[1], 1
-    limit = limits.pooled(_kind(stage), coarse, width, count)
+    inherited = _inherited_share(stage, y, sigma)
+    limit = limits.pooled(_kind(stage), coarse, width, count, inherited)
     if found > limit and not stage.op.carried:
-        limit = limits.pooled(_kind(stage), coarse, _independent(flat[distinct]), count)
+        limit = limits.pooled(_kind(stage), coarse, _independent(flat[distinct]), count, inherited)
     return found / limit
 
 

@@ -34,10 +34,16 @@ def exponential(count: int) -> float:
     return max(gaussian(count), math.log(2 * max(count, 1) / DELTA) / 1.7)
 
 
-def pooled(kind: str, stored: bool, width: int, rows: int) -> float:
-    """Limit on the mean of signed z over ``rows`` distinct rows of ``width`` elements."""
+def pooled(kind: str, stored: bool, width: int, rows: int, inherited: float = 0.0) -> float:
+    """Limit on the mean of signed z over ``rows`` distinct rows of ``width`` elements.
+
+    ``inherited``: share of the variance that came with inputs which were not recorded. Rows may have it from the same cells or from the
+    same earlier rows, so for it they all count as one, and a row's elements as common in part.
+    """
     _, _, common, bias = ROWS[kind]
-    return COMMON_MODE * math.sqrt(((0.0 if stored else common) + 1 / max(width, 1)) / max(rows, 1) + bias**2)
+    own = ((0.0 if stored else common) + 1 / max(width, 1)) / max(rows, 1)
+    shared = INHERITED + 1 / max(width, 1)
+    return COMMON_MODE * math.sqrt((1 - inherited) * own + inherited * shared + bias**2)
 
 
 def row(kind: str, stored: bool, width: int, rows: int, inherited: float = 0.0) -> float:

@@ -30,6 +30,7 @@ from parity.margins import among, choices
 from parity.memberships import OwnScores, broken, memberships
 from parity.report import Divergence, Extent, Margin, StageResult
 from parity.spreading import Spreading
+from parity.undecided import Undecided
 
 if TYPE_CHECKING:
     from dumps import Dump, StageRecord
@@ -88,6 +89,7 @@ class Local:
     known: dict[str, frozenset[str]] = field(default_factory=dict)
     consequences: list[Divergence] = field(default_factory=list)
     spreading: Spreading = field(default_factory=Spreading)
+    undecided: Undecided = field(default_factory=Undecided)
 
     def __call__(self, stage: Stage, y: Tensor, reading: Reading) -> Tensor:
         surely, perhaps = self.spreading.reaches(stage)
@@ -109,6 +111,7 @@ class Local:
         if found.record is None:
             self.unseen.append(f"{stage.step}:{stage.path}")
             self._remember(stage, y)
+            self.undecided.choice(stage, y)
             return y, found
         if found.invalid:
             self._invalid(stage, y, found)
@@ -123,6 +126,7 @@ class Local:
         if stage.op.kind == "choice":
             self._choice(stage, y, found.values)
         else:
+            self.undecided.judged(stage, y)
             self._judge(stage, y, found)
             self._remember(stage, y)
         return reading.lift(found.values, y.axes), found

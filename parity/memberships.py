@@ -42,7 +42,8 @@ class OwnScores:
 def memberships(judge: Judge, choice: Stage, own: Tensor, picked: NDArray[np.int64]) -> list[Margin]:
     """One margin per row: ``own`` the oracle's scores [row, expert] (or [row, vocab]), ``picked`` the candidate's choice [row, rank].
 
-    The stage's first argument holds the scores that the candidate recorded (or the oracle's, where it recorded none).
+    The stage's first argument holds the scores that the candidate recorded, exact, or the oracle's with their noise, where it recorded
+    none: then it has no scores of its own to be held against.
     Without a router input of the candidate's the noise is an upper bound: what two scores share of it is counted twice.
     """
     bias = choice.args[1] if len(choice.args) > 1 else None
@@ -82,21 +83,27 @@ def _one(judge: Judge, choice: Stage, keys: Array, theirs: Array, variance: Arra
     (best, rival), noise = pairs[worst], sigma[worst]
     gap = float(keys[best] - keys[rival])
     probability = 0.5 * math.erfc(gap / noise / math.sqrt(2)) if noise > 0 else float(gap <= 0) / 2
-    verdict, rule = _verdict(judge, gap, noise, bool(missing), theirs, picked, thing_of(choice.args[0]))
+    verdict, rule = _verdict(judge, gap, noise, bool(missing), theirs, choice.args[0].exact, picked, thing_of(choice.args[0]))
     ulps, chosen = float(gap / F32.ulp(keys[best])), rival if missing else best
     candidate_gap = float(theirs[best] - theirs[rival])
     return Margin(choice.step, choice.path, row, best, rival, gap, noise, probability, chosen, candidate_gap, ulps, verdict, rule)
 
 
 def _verdict(
-    judge: Judge, gap: float, noise: float, differs: bool, own: Array, picked: NDArray[np.int64], thing: str
+    judge: Judge, gap: float, noise: float, differs: bool, own: Array, recorded: bool, picked: NDArray[np.int64], thing: str
 ) -> tuple[str, str]:
     """The candidate's set against its own scores first, then against the oracle's."""
+    if not recorded:
+        return _within_noise(judge, gap, noise, differs), ""
     left = np.ones(len(own), bool)
     left[picked] = False
     weakest, strongest = int(picked[own[picked].argmin()]), int(np.flatnonzero(left)[own[left].argmax()])
     if own[strongest] - own[weakest] > OWN_ULPS * F32.ulp(own[strongest]):
         return "flip", f"it selects {thing} {weakest}, but by its own scores {strongest} comes before"
+    return _within_noise(judge, gap, noise, differs), ""
+
+
+def _within_noise(judge: Judge, gap: float, noise: float, differs: bool) -> str:
     if not differs:
-        return "agree", ""
-    return ("tie" if gap <= limits.gaussian(judge.count) * noise else "flip"), ""
+        return "agree"
+    return "tie" if gap <= limits.gaussian(judge.count) * noise else "flip"

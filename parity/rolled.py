@@ -22,6 +22,7 @@ from parity.case import Case
 from parity.local import divergence, extent, recorded
 from parity.memberships import broken
 from parity.models import Progress, open_case_model, run
+from parity.other_choices import other_choice
 from parity.report import Divergence, StageResult
 from parity.threads import threads_for
 
@@ -62,6 +63,7 @@ class Rolled:
     forks: list[Fork] = field(default_factory=list)
     scores: dict[str, Key] = field(default_factory=dict)
     origin: dict[int, Key] = field(default_factory=dict)
+    unrecorded: dict[Key, Array] = field(default_factory=dict)
 
     def compare(self, progress: Progress | None = None) -> None:
         say = progress or (lambda _: None)
@@ -72,7 +74,7 @@ class Rolled:
             run(self.case, survey, self._keep)
             for member in range(self.members):
                 say(f"rolled: sampled run {member + 1} of {self.members}")
-                spreads.append(self._member(survey, self.seed + member))
+                spreads.append(self._member(survey, member))
         for fork in self.forks:
             self._judge_fork(fork, np.sqrt(np.mean([s[fork.scores] for s in spreads], 0)))
         for key, (stage, y) in self.exact.items():
@@ -85,18 +87,30 @@ class Rolled:
                     spread = np.where(moved, spread, np.median(spread[moved]))
                 self._judge(stage, y, np.sqrt(np.maximum(spread, own)))
 
-    def _member(self, survey: Survey, seed: int) -> dict[Key, Array]:
-        """One sampled run: the mean square of every row's deviation from the oracle."""
+    def _member(self, survey: Survey, member: int) -> dict[Key, Array]:
+        """One sampled run: the mean square of every row's deviation from the oracle.
+
+        Behind another choice no spread means anything: all members take the branch that was judged. A choice that was not recorded
+        was not: where it could be another, every other member takes that.
+        """
         spread: dict[Key, Array] = {}
 
         def tape(stage: Stage, y: Tensor, reading: Reading) -> Tensor:
             if stage.op.kind != "choice":
                 spread[stage.key] = _mean_square(y.data - self.exact[stage.key][1].data)
-            # Behind another choice no spread means anything: all members take the branch that was judged.
-            return self.exact[stage.key][1] if stage.op.kind == "choice" else y
+            if stage.op.kind != "choice":
+                return y
+            judged = self.exact[stage.key][1]
+            return self._other(stage, judged) if (member % 2 or self.members == 1) and stage.key in self.unrecorded else judged
 
-        run(self.case, Sampled(survey.own, seed, self.arithmetic), tape)
+        run(self.case, Sampled(survey.own, self.seed + member, self.arithmetic), tape)
         return spread
+
+    def _other(self, stage: Stage, judged: Tensor) -> Tensor:
+        """The choice next in line where a member's scores say that it is as good as the oracle's."""
+        scores = self.unrecorded[stage.key]
+        reach = np.sqrt(2 * _mean_square(stage.args[0].data - scores)) * limits.ROLLED_DIVERGE
+        return replace(judged, data=other_choice(stage, _keys(stage, scores), judged.data, reach))
 
     def _keep(self, stage: Stage, y: Tensor, reading: Reading) -> Tensor:
         bare = Stage(stage.path, stage.op, (), {}, stage.step)
@@ -105,6 +119,8 @@ class Rolled:
             self.scores[y.axes[-1]] = stage.key
         branch = {"select": self._branch, "select_cells": self._branch_cells, "argmax": self._branch_pick, "choose": self._branch_pick}
         if stage.op.name in branch:
+            if self.dump.get(*stage.key) is None:
+                self.unrecorded[stage.key] = stage.args[0].data
             y = branch[stage.op.name](stage, y)
         self.exact[stage.key] = (bare, y)
         self.origin[id(y)] = stage.key
@@ -171,7 +187,7 @@ class Rolled:
         found = recorded(self.dump, stage, y)
         if found.values is None or found.invalid or broken(found.values.astype(np.int64), stage.args[0]):
             return y
-        keys = biased(EXACT, stage.args[0].data, stage.args[1] if len(stage.args) > 1 else None)
+        keys = _keys(stage, stage.args[0].data)
         for row, (mine, theirs) in enumerate(zip(y.data.astype(int), found.values.astype(int), strict=True)):
             left, extra = np.setdiff1d(mine, theirs), np.setdiff1d(theirs, mine)
             if len(left):
@@ -282,6 +298,11 @@ def _beside(policy: str, mine: Array, theirs: Array | None) -> Array:
         return rounded
     other = policies.apply(policy, theirs)
     return np.where(np.abs(other - rounded) <= 1.001 * policies.step(policy, mine), other, rounded)
+
+
+def _keys(stage: Stage, scores: Array) -> Array:
+    """What a choice compares: the scores, and the selection bias where there is one."""
+    return biased(EXACT, scores, stage.args[1] if len(stage.args) > 1 else None) if stage.op.name == "select" else scores
 
 
 def _mean_square(x: Array) -> Array:

@@ -1,4 +1,7 @@
-"""argmax: the greedy choice along the last axis; ties go to the lowest index."""
+"""argmax: the greedy choice along the last axis; ties go to the lowest index.
+
+Noise: scores with errors may leave it open; the choice is then unknown, and so is what is looked up by it.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from oracle.arithmetic import Arithmetic
 from oracle.kit import Kit, Values
-from oracle.ops.base import Axes, Operation, Tensor
+from oracle.ops.base import Array, Axes, Operation, Tensor, Variance, is_zero, undecided, unknown
 
 
 def axes(x: Tensor) -> Axes:
@@ -30,4 +34,11 @@ def formula(F: Kit, x: Values) -> Values:
     return first_argmax(x).astype(F.dtype)
 
 
-argmax = Operation("argmax", "choice", axes, shape, formula)
+def noise(A: Arithmetic, y: Array, x: Tensor) -> Variance:
+    if is_zero(x.total):
+        return Variance(0.0, 0.0)
+    flat = (-1, x.data.shape[-1])
+    return Variance(unknown(undecided(x.data.reshape(flat), x.variance().reshape(flat), 1).reshape(y.shape), y.shape), 0.0)
+
+
+argmax = Operation("argmax", "choice", axes, shape, formula, noise)

@@ -15,8 +15,8 @@ from oracle import summation
 from oracle.arithmetic import Arithmetic
 from oracle.floats import FORMATS, FloatFormat
 from oracle.kit import EXACT, Kit, Values
-from oracle.ops.base import Array, Operation, Tensor, Variance, Where, axes_of_first, gamma, is_zero, shape_of_first
-from oracle.recipes import Visible
+from oracle.ops.base import UNKNOWN, Array, Operation, Tensor, Variance, Where, axes_of_first, gamma, is_zero, shape_of_first
+from oracle.recipes import Visible, undecided_rows
 
 EXP_ULPS = 1.0
 _VANISHING, _TINY = 2.0**-125, 2.0**-149  # below the first a float32 probability may be flushed; the second is the spacing there
@@ -204,7 +204,10 @@ def noise_of(
             inherited[:, h] += _grouped_square(head.p, groups) @ v.variance()[:, h // g]
         if probabilities != "f32" and (noisy_q or noisy_k):
             inherited[:, h] += np.where(head.p > 0, np.square(FORMATS[probabilities].ulp(head.p)), 0.0) @ np.square(head.v) / 6
-    return Variance(inherited if noisy_q or noisy_k or noisy_v else 0.0, own, common)
+    undecided = undecided_rows(visible)
+    if undecided is not None:
+        inherited[undecided] = UNKNOWN
+    return Variance(inherited if noisy_q or noisy_k or noisy_v or undecided is not None else 0.0, own, common)
 
 
 def _held_scores(A: Arithmetic, head: Head, scale: float, store: str, noisy: bool) -> Array | float:

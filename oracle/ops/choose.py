@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from oracle.arithmetic import Arithmetic
 from oracle.kit import Kit, Values
+from oracle.ops import argmax
 from oracle.ops.argmax import first_argmax
-from oracle.ops.base import Axes, Operation, Tensor
+from oracle.ops.base import Array, Axes, Operation, Tensor, Variance, is_zero
 
 
 def axes(scores: Tensor, candidates: Tensor) -> Axes:
@@ -24,4 +26,9 @@ def formula(F: Kit, scores: Values, candidates: Values) -> Values:
     return np.where(best < 0, -1, chosen).astype(F.dtype)
 
 
-choose = Operation("choose", "choice", axes, shape, formula)
+def noise(A: Arithmetic, y: Array, scores: Tensor, candidates: Tensor) -> Variance:
+    v = argmax.noise(A, y, scores)
+    return v if is_zero(candidates.total) else v._replace(inherited=np.maximum(v.inherited, candidates.variance().max(-1)))
+
+
+choose = Operation("choose", "choice", axes, shape, formula, noise)

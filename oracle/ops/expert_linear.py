@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from oracle.arithmetic import Arithmetic
 from oracle.kit import Kit, Values
-from oracle.ops.base import Array, Axes, Operation, Tensor, Variance, Weight, Where, is_zero
+from oracle.ops.base import Array, Axes, Operation, Tensor, Variance, Weight, Where, chosen, is_zero
 from oracle.ops.linear import linear
 
 Experts = tuple[Weight, ...]
@@ -67,15 +67,15 @@ def noise(A: Arithmetic, y: Array, x: Tensor, selected: Tensor, experts: Experts
         rows = Tensor(inputs(x.data, at), ("row", "in"), inputs(x.variance(), at) if noisy else 0.0)
         v = linear.noise(A, y[at], rows, experts[expert])
         inherited[at], own[at] = v.inherited, v.own
-    return Variance(inherited if noisy else 0.0, own)
+    return Variance((inherited if noisy else 0.0) + chosen(selected, y.shape), own)
 
 
 def _single(where: Where, x: Tensor, selected: Tensor, y: Array, experts: Experts) -> Iterator[tuple[Any, Any, Where, Tensor, Weight]]:
     """Per expert among the suspects: which of them, its results [n, out], their places in those, its inputs and its matrix."""
     rows, ranks, outs = where
-    chosen = indices(selected.data, len(experts))[rows, ranks]
-    for expert in np.unique(chosen):
-        mine = np.flatnonzero(chosen == expert)
+    ids = indices(selected.data, len(experts))[rows, ranks]
+    for expert in np.unique(ids):
+        mine = np.flatnonzero(ids == expert)
         at = (rows[mine], ranks[mine])
         yield mine, y[at], (np.arange(len(mine)), outs[mine]), Tensor(inputs(x.data, at), ("row", "in")), experts[int(expert)]
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from oracle import summation
 from oracle.arithmetic import Arithmetic
 from oracle.kit import Kit, Values
-from oracle.ops.base import Array, Axes, Operation, Tensor, Variance, Where, gamma, is_zero
+from oracle.ops.base import Array, Axes, Operation, Tensor, Variance, Where, chosen, gamma, is_zero
 from oracle.ops.expert_linear import indices
 
 
@@ -41,8 +41,9 @@ def noise(A: Arithmetic, y: Array, scores: Tensor, selected: Tensor, *, normalis
     s = _gathered(scores.data, selected.data)
     vs = None if is_zero(scores.total) else _gathered(scores.variance(), selected.data)
     own = np.square(y) * A.w3 * (0 if scale == 1.0 else 1)
+    other = chosen(selected, y.shape)
     if not normalise:
-        return Variance(0.0 if vs is None else scale**2 * vs, own)
+        return Variance((0.0 if vs is None else scale**2 * vs) + other, own)
     total = s.sum(-1, keepdims=True)
     share = s / total
     inherited: Array | float = 0.0
@@ -51,7 +52,7 @@ def noise(A: Arithmetic, y: Array, scores: Tensor, selected: Tensor, *, normalis
         inherited = np.square(scale / total) * np.maximum(mixed, 0)
     a, b = summation.energy(A.order, s.shape[-1])
     common = np.square(y) * A.w3 * (a + b * np.square(share).sum(-1, keepdims=True))
-    return Variance(inherited, common + own + np.square(y) * A.w3, common)
+    return Variance(inherited + other, common + own + np.square(y) * A.w3, common)
 
 
 def bound(A: Arithmetic, y: Array, where: Where, scores: Tensor, selected: Tensor, **_: Any) -> Array:

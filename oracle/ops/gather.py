@@ -12,7 +12,7 @@ import numpy as np
 from oracle.arithmetic import Arithmetic
 from oracle.floats import F32
 from oracle.kit import Kit, Values
-from oracle.ops.base import Array, Axes, Operation, Tensor, Variance, Weight, Where
+from oracle.ops.base import Array, Axes, Operation, Tensor, Variance, Weight, Where, chosen
 
 
 def axes(table: Weight, ids: Any, *, scale: float = 1.0) -> Axes:
@@ -26,8 +26,8 @@ def shape(table: Weight, ids: Any, *, scale: float = 1.0) -> tuple[int, ...]:
 def formula(F: Kit, table: Weight, ids: Any, *, scale: float = 1.0) -> Values:
     """Rows ``ids`` of the table [vocab, dim], times ``scale`` -> [row, dim]."""
     if np.asarray(ids).dtype.kind == "f":
-        chosen = F.cast(looked_up(table, ids))
-        return chosen if scale == 1.0 else chosen * F.dtype.type(scale)
+        found = F.cast(looked_up(table, ids))
+        return found if scale == 1.0 else found * F.dtype.type(scale)
     ids = np.asarray(ids, np.int64)
     if len(ids) and not (ids.min() >= 0 and ids.max() < table.row_count):
         outside = int(ids.min() if ids.min() < 0 else ids.max())
@@ -36,9 +36,9 @@ def formula(F: Kit, table: Weight, ids: Any, *, scale: float = 1.0) -> Values:
     return rows if scale == 1.0 else rows * F.dtype.type(scale)
 
 
-def looked_up(table: Weight, chosen: Any) -> Array:
+def looked_up(table: Weight, choice: Any) -> Array:
     """Rows of the table [vocab, in] by ids that a stage chose (so floats) -> [row, dim]; NaN where an id has no row."""
-    ids = np.nan_to_num(np.asarray(chosen, np.float64), nan=-1, posinf=-1, neginf=-1).astype(np.int64)
+    ids = np.nan_to_num(np.asarray(choice, np.float64), nan=-1, posinf=-1, neginf=-1).astype(np.int64)
     rows = np.full((len(ids), table.width), np.nan)
     for at, i in enumerate(ids):
         if 0 <= i < table.row_count:
@@ -47,7 +47,7 @@ def looked_up(table: Weight, chosen: Any) -> Array:
 
 
 def noise(A: Arithmetic, y: Array, table: Weight, ids: Any, *, scale: float = 1.0) -> Variance:
-    return Variance(0.0, 0.0 if np.frexp(scale)[0] == 0.5 else np.square(F32.ulp(y)) / 12 + A.w3 * np.square(y))
+    return Variance(chosen(ids, y.shape), 0.0 if np.frexp(scale)[0] == 0.5 else np.square(F32.ulp(y)) / 12 + A.w3 * np.square(y))
 
 
 def bound(A: Arithmetic, y: Array, where: Where, table: Weight, ids: Any, *, scale: float = 1.0) -> Array:

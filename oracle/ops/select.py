@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from oracle.kit import Kit, Values
-from oracle.ops.base import Axes, Operation, Tensor, Weight
+from oracle.arithmetic import Arithmetic
+from oracle.kit import EXACT, Kit, Values
+from oracle.ops.base import Array, Axes, Operation, Tensor, Variance, Weight, is_zero, undecided, unknown
 
 
 def axes(scores: Tensor, bias: Weight | None = None, *, k: int) -> Axes:
@@ -40,4 +41,13 @@ def formula(F: Kit, scores: Values, bias: Weight | None = None, *, k: int) -> Va
     return largest(biased(F, scores, bias), k).astype(F.dtype)
 
 
-select = Operation("select", "choice", axes, shape, formula)
+def noise(A: Arithmetic, y: Array, scores: Tensor, bias: Weight | None = None, *, k: int) -> Variance:
+    """Another order of the same experts is another choice: each rank has its own."""
+    if is_zero(scores.total):
+        return Variance(0.0, 0.0)
+    keys = biased(EXACT, scores.data, bias)
+    variance = scores.variance() + (0.0 if bias is None else A.w3 * np.square(keys))
+    return Variance(unknown(undecided(keys, variance, k), y.shape), 0.0)
+
+
+select = Operation("select", "choice", axes, shape, formula, noise)

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from oracle.arithmetic import Arithmetic
 from oracle.kit import Kit, Values
-from oracle.ops.base import Axes, Operation, Tensor
+from oracle.ops.base import UNDECIDED, Array, Axes, Operation, Tensor, Variance, is_zero, unknown
 from oracle.ops.index_scores import complete
 from oracle.ops.select import largest
 
@@ -39,4 +40,18 @@ def formula(F: Kit, scores: Values, pos: Any, cells: int, *, ratio: int, budget:
     return np.asarray((chosen | tail).astype(F.dtype))
 
 
-select_cells = Operation("select_cells", "choice", axes, shape, formula)
+def noise(A: Arithmetic, y: Array, scores: Tensor, pos: Any, cells: int, *, ratio: int, budget: int) -> Variance:
+    """The order of the blocks that are taken does not matter, so only the last of them is held against the first that is not."""
+    if is_zero(scores.total):
+        return Variance(0.0, 0.0)
+    open_blocks, keep = complete(pos, scores.data.shape[1], ratio), budget // ratio
+    found = np.zeros(len(y), bool)
+    for r in np.flatnonzero(open_blocks.sum(1) > keep):
+        s, v = scores.data[r, open_blocks[r]], scores.variance()[r, open_blocks[r]]
+        order = largest(s, len(s))
+        kept, left = order[:keep, None], order[None, keep:]
+        found[r] = (s[kept] - s[left] < UNDECIDED * np.sqrt(2 * (v[kept] + v[left]))).any()
+    return Variance(unknown(found, y.shape), 0.0)
+
+
+select_cells = Operation("select_cells", "choice", axes, shape, formula, noise)

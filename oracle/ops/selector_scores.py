@@ -11,7 +11,7 @@ import numpy as np
 from oracle import summation
 from oracle.arithmetic import Arithmetic
 from oracle.kit import Kit, Values
-from oracle.ops.base import Array, Axes, Operation, Tensor, Variance, Weight, Where, gamma, is_zero
+from oracle.ops.base import Array, Axes, Operation, Tensor, Variance, Weight, Where, chosen, gamma, is_zero
 from oracle.ops.gather import looked_up
 
 
@@ -59,10 +59,11 @@ def noise(
     products, factors = _products(candidates, hidden, previous, predecessor, successor)
     a, b = A.energy(products.shape[-1])
     own = A.w3 * (a * np.square(products.sum(-1)) + (b + 2) * np.square(products).sum(-1) + np.square(y))
+    other = chosen(candidates, y.shape) + chosen(previous, y.shape)
     if is_zero(logits.total) and is_zero(hidden.total):
-        return Variance(0.0, own)
+        return Variance(other, own)
     through = (np.square(factors) * hidden.variance()[:, None]).sum(-1)
-    return Variance(_picked(logits.variance(), candidates.data) + through, own)
+    return Variance(_picked(logits.variance(), candidates.data) + through + other, own)
 
 
 def bound(

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from oracle.arithmetic import Arithmetic
 from oracle.kit import Kit, Values
-from oracle.ops.base import Operation, axes_of_first, shape_of_first
+from oracle.ops.base import Array, Operation, Tensor, Variance, axes_of_first, chosen, shape_of_first
 
 
 def formula(F: Kit, ids: Values, target_ids: Any) -> Values:
@@ -17,4 +18,8 @@ def formula(F: Kit, ids: Values, target_ids: Any) -> Values:
     return np.where(inside, target_ids[np.where(inside, index, 0)], -1).astype(F.dtype)
 
 
-to_target = Operation("to_target", "structural", axes_of_first, shape_of_first, formula)
+def noise(A: Arithmetic, y: Array, ids: Tensor, target_ids: Any) -> Variance:
+    return Variance(chosen(ids, y.shape), 0.0)
+
+
+to_target = Operation("to_target", "structural", axes_of_first, shape_of_first, formula, noise)

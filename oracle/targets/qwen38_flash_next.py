@@ -27,13 +27,22 @@ L2_EPS = 1e-6
 
 @dataclass(frozen=True, eq=False)
 class Selection:
-    """Which cells each row attends to, as the indexer chose them: ``chosen [row, cell]``, 1 or 0."""
+    """Which cells each row attends to, as the indexer chose them: ``chosen [row, cell]``, 1 or 0.
+
+    ``undecided [row]``: rows whose choice could be another, or None.
+    """
 
     chosen: NDArray[np.float64]
+    undecided: NDArray[np.bool_] | None = None
 
     def matrix(self) -> NDArray[np.bool_]:
         """Visibility as bool [row, cell]."""
         return np.asarray(self.chosen > 0.5)
+
+
+def selection(cells: Tensor) -> Selection:
+    """Of a choice of cells [row, cell]."""
+    return Selection(cells.data, None if cells.exact else np.asarray((cells.variance() > 0).any(1)))
 
 
 def window(m: Machine, w: Qwen38Weights, g: Qwen38Geometry, ids: NDArray[np.int64], state: State, taps: Sequence[int] = ()) -> Output:
@@ -151,7 +160,7 @@ def sparse_attention(
     index = m.cells("index_cells", *(s.index for s in earlier), own.index)
     visible: Selection | Visible = Visible("none", True, None, pos, np.arange(len(index.data)), 0)
     if len(index.data) >= g.index_ratio:
-        visible = Selection(index_cells(m, w, x, index, pos, g).data)
+        visible = selection(index_cells(m, w, x, index, pos, g))
     a = m.attention("attn", q, keys, values, visible=visible, scale=g.attn_scale)
     gated = m.gate("attn_gated", a, m.part("attn_gate", both, start=g.head_dim, stop=2 * g.head_dim), kind="sigmoid")
     return m.linear("o", gated, w.o), past.extended(own) if past else own

@@ -5,6 +5,9 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from oracle.arithmetic import PRESETS, DeclarationError
 from parity import candidates
@@ -14,6 +17,9 @@ from parity.candidates import Candidate
 from parity.case import Case
 from parity.comparing import compare_dump
 from parity.report import Report
+
+if TYPE_CHECKING:
+    from dumps import Dump
 
 Draw = Callable[[int, Path], Case]
 
@@ -30,6 +36,7 @@ DRAWS: dict[str, Draw] = {
     "qwen38-flash-next target": qwen38.target,
 }
 MEMBERS = 4
+LEFT_OUT = 0.6
 
 
 def healthy() -> list[Candidate]:
@@ -43,8 +50,15 @@ def takes(candidate: Candidate, case: Case) -> bool:
     return candidate.entry != "fused" or case.role == "drafter"
 
 
-def healthy_reports(case: Case, root: Path, among: Iterable[Candidate]) -> Iterator[tuple[str, Report]]:
-    """(name, report) of every candidate of ``among`` that takes the case; the candidates run in this process."""
+def thinned(dump: Dump, seed: int) -> Dump:
+    """A dump of an engine that records some stages only: each name is left out with probability `LEFT_OUT`."""
+    rng = np.random.default_rng(seed)
+    names = sorted({record.stage.rpartition(".")[2] for record in dump.records()})
+    return dump.without([name for name in names if rng.random() < LEFT_OUT])
+
+
+def healthy_reports(case: Case, root: Path, among: Iterable[Candidate], seed: int) -> Iterator[tuple[str, Report, Report]]:
+    """(name, report, report on the thinned dump) of every candidate of ``among`` that takes the case; they run in this process."""
     from dumps import open_dump
 
     for candidate in among:
@@ -55,7 +69,9 @@ def healthy_reports(case: Case, root: Path, among: Iterable[Candidate]) -> Itera
             except DeclarationError:  # blocks of its activations do not fit the rows of this case
                 shutil.rmtree(out, ignore_errors=True)
                 continue
-            yield candidate.name, compare_dump(case, open_dump(out), candidates.declared(candidate, None, case), members=MEMBERS)
+            dump, arithmetic = open_dump(out), candidates.declared(candidate, None, case)
+            full, partial = (compare_dump(case, d, arithmetic, members=MEMBERS) for d in (dump, thinned(dump, seed)))
+            yield candidate.name, full, partial
             shutil.rmtree(out)
 
 
@@ -64,6 +80,7 @@ def calibrate(draw: str, seeds: Iterable[int], root: Path, tally: Tally, among: 
     chosen = healthy() if among is None else list(among)
     for seed in seeds:
         case = DRAWS[draw](seed, root)
-        for name, report in healthy_reports(case, root, chosen):
+        for name, report, partial in healthy_reports(case, root, chosen, seed):
             tally.add(draw, name, case, report)
+            tally.add_thinned(name, case, partial)
         shutil.rmtree(root / f"case-{seed}", ignore_errors=True)

@@ -15,7 +15,8 @@ from parity.report import Report
 class Tally:
     """Largest error / tolerance and rms z per (candidate, stage name), and every divergence.
 
-    ``cases``: names of the cases of each draw; ``counts``: runs per (draw, candidate).
+    ``cases``: names of the cases of each draw; ``counts``: runs per (draw, candidate); ``thinned``: runs that were compared a second
+    time, on a random part of their stages.
     """
 
     ratio: dict[tuple[str, str], list[float]] = field(default_factory=lambda: defaultdict(list))
@@ -24,6 +25,7 @@ class Tally:
     common: dict[tuple[str, str], list[float]] = field(default_factory=lambda: defaultdict(list))
     cases: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
+    thinned: int = 0
     alarms: list[str] = field(default_factory=list)
 
     @property
@@ -41,6 +43,14 @@ class Tally:
                 self.ratio[key].append(s.ratio)
                 self.rms[key].append(s.rms)
                 self.common[key].append(s.common)
+        self._alarm(name, case, report)
+
+    def add_thinned(self, name: str, case: Case, report: Report) -> None:
+        """The same run, of which some stages only were recorded: its verdict counts, its ratios are those of the full one or wider."""
+        self.thinned += 1
+        self._alarm(f"{name}, some stages", case, report)
+
+    def _alarm(self, name: str, case: Case, report: Report) -> None:
         if report.verdict != "parity":
             where = report.divergences[0] if report.divergences else None
             self.alarms.append(
@@ -55,6 +65,7 @@ class Tally:
         for draw, names in other.cases.items():
             self.cases[draw] |= names
         self.counts += other.counts
+        self.thinned += other.thinned
         self.alarms += other.alarms
 
 
@@ -64,7 +75,8 @@ def markdown(tally: Tally) -> str:
     lines = [
         "# Calibration of the tolerances",
         "",
-        f"{cases} random small cases (`parity/calibrating`), {tally.runs} runs of healthy candidates,",
+        f"{cases} random small cases (`parity/calibrating`), {tally.runs} runs of healthy candidates, {tally.thinned} of them compared",
+        "a second time as if six stage names in ten had not been recorded (local and rolled, as the full ones):",
         f"{len(tally.alarms)} false divergences. Regenerate with `make calibration`. Columns: largest error / tolerance (local),",
         "largest rms z of a row, largest pooled signed statistic against its limit, largest row error / spread in rolled mode (limit 12).",
         "Where a stage is stored in bf16 or f16 the first is 1 by construction: an element is inside its rounding interval or it is not.",
