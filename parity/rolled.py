@@ -19,7 +19,7 @@ from oracle.tensor import Array, Tensor
 from parity import limits
 from parity.block_choices import swapped
 from parity.case import Case
-from parity.local import divergence, extent, recorded
+from parity.local import Recorded, divergence, extent, recorded
 from parity.memberships import broken
 from parity.models import Progress, open_case_model, run
 from parity.other_choices import other_choice
@@ -64,6 +64,7 @@ class Rolled:
     scores: dict[str, Key] = field(default_factory=dict)
     origin: dict[int, Key] = field(default_factory=dict)
     unrecorded: dict[Key, Array] = field(default_factory=dict)
+    unseen: dict[Key, tuple[str, list[Array]]] = field(default_factory=dict)
 
     def compare(self, progress: Progress | None = None) -> None:
         say = progress or (lambda _: None)
@@ -91,17 +92,21 @@ class Rolled:
         """One sampled run: the mean square of every row's deviation from the oracle.
 
         Behind another choice no spread means anything: all members take the branch that was judged. A choice that was not recorded
-        was not: where it could be another, every other member takes that.
+        was not: where it could be another, every other member takes that. The side of a midpoint on which a consumer's rounding
+        of an unrecorded value falls is such a choice.
         """
         spread: dict[Key, Array] = {}
 
+        otherwise = member % 2 == 1 or self.members == 1
+
         def tape(stage: Stage, y: Tensor, reading: Reading) -> Tensor:
-            if stage.op.kind != "choice":
-                spread[stage.key] = _mean_square(y.data - self.exact[stage.key][1].data)
-            if stage.op.kind != "choice":
-                return y
-            judged = self.exact[stage.key][1]
-            return self._other(stage, judged) if (member % 2 or self.members == 1) and stage.key in self.unrecorded else judged
+            if stage.op.kind == "choice":
+                judged = self.exact[stage.key][1]
+                return self._other(stage, judged) if otherwise and stage.key in self.unrecorded else judged
+            if otherwise and stage.key in self.unseen:
+                y = self._other_sides(stage, y, reading)
+            spread[stage.key] = _mean_square(y.data - self.exact[stage.key][1].data)
+            return y
 
         run(self.case, Sampled(survey.own, self.seed + member, self.arithmetic), tape)
         return spread
@@ -111,6 +116,14 @@ class Rolled:
         scores = self.unrecorded[stage.key]
         reach = np.sqrt(2 * _mean_square(stage.args[0].data - scores)) * limits.ROLLED_DIVERGE
         return replace(judged, data=other_choice(stage, _keys(stage, scores), judged.data, reach))
+
+    def _other_sides(self, stage: Stage, y: Tensor, reading: Reading) -> Tensor:
+        """The stage with each value that its consumer rounds on the other side of a midpoint, where it is as near as the member says."""
+        policy, judged = self.unseen[stage.key]
+        inputs = [_mirrored(policy, x, mine) for x, mine in zip(stage.args, judged, strict=False)]
+        if all(np.array_equal(made.data, x.data) for made, x in zip(inputs, stage.args, strict=False)):
+            return y
+        return reading.apply(replace(stage, args=(*inputs, *stage.args[len(inputs) :])))
 
     def _keep(self, stage: Stage, y: Tensor, reading: Reading) -> Tensor:
         bare = Stage(stage.path, stage.op, (), {}, stage.step)
@@ -140,15 +153,17 @@ class Rolled:
         if stage.op.name == "cells":
             found = recorded(self.dump, stage, y)
             if found.values is None or found.invalid:
+                self.unseen[stage.key] = policy, [x.data for x in stage.args]
                 return y
             beside = np.abs(found.values - y.data) <= 1.001 * policies.step(policy, y.data)
             return replace(y, data=np.where(beside, found.values, y.data))
         policy = policies.resolved(policy, stage.args[1].stored) if stage.op.name == "linear" else policy
         x, key = stage.args[0], self.origin.get(id(stage.args[0]))
-        if key is None or policy == "f32" or policy in policies.BY_WEIGHT:
+        if policy == "f32" or policy in policies.BY_WEIGHT:
             return y
-        found = recorded(self.dump, self.exact[key][0], x)
+        found = Recorded(None) if key is None else recorded(self.dump, self.exact[key][0], x)
         if found.values is None or found.invalid:
+            self.unseen[stage.key] = policy, [x.data]
             return y
         mine, theirs = (policies.apply(policy, v.reshape(len(v), -1)).reshape(v.shape) for v in (x.data, found.values))
         if np.array_equal(mine, theirs):
@@ -289,6 +304,20 @@ class Rolled:
                     what,
                 )
             )
+
+
+def _mirrored(policy: str, x: Tensor, exact: Array) -> Tensor:
+    """A member's values [row, …], those that lie near a midpoint of the policy's grid as far on its other side.
+
+    Near: no further than a row's deviation from ``exact`` could be in a run that is not judged a divergence, and an eighth of a step.
+    """
+    flat = x.data.reshape(len(x.data), -1)
+    step = policies.step(policy, flat)
+    deviation = np.sqrt(_mean_square(x.data - exact))[:, None] * limits.ROLLED_DIVERGE
+    with np.errstate(divide="ignore", invalid="ignore"):
+        past = (np.mod(flat / step, 1.0) - 0.5) * step
+    near = (step > 0) & (np.abs(past) < np.minimum(deviation, step / 8))
+    return replace(x, data=np.where(near, flat - 2 * past, flat).reshape(x.data.shape))
 
 
 def _beside(policy: str, mine: Array, theirs: Array | None) -> Array:
