@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from parity.errors import UsageError
+from parity.errors import IdentityMismatch, UsageError
 
 CASE_FORMAT, CASE_VERSION = "dflash-parity-case", 1
 MAX_CASE_BYTES, MAX_STEPS = 4 << 20, 4096
@@ -149,7 +149,7 @@ def _artifact(folder: Path, text: str) -> Path:
 def _check_identity(case: Case, recorded: dict[str, str]) -> None:
     for path, sha in case.identity.items():
         if path in recorded and recorded[path] != sha:
-            raise UsageError(f"{path}: SHA-256 is {sha}, the case was made with {recorded[path]}: the artifact has changed")
+            raise IdentityMismatch(f"{path}: SHA-256 is {sha}, the case was made with {recorded[path]}: the artifact has changed")
 
 
 def _text(file: Path, raw: dict[str, Any], key: str) -> str:

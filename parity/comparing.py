@@ -14,14 +14,14 @@ import numpy as np
 from oracle.arithmetic import Arithmetic
 from oracle.readings import Noise
 from parity.case import Case
-from parity.errors import UsageError
+from parity.errors import IdentityMismatch, UsageError
 from parity.explain.patterns import recurrence
 from parity.explain.world import World
 from parity.identity import check_identity
 from parity.judge import Judge
 from parity.local import EXPLAINED, Local
 from parity.models import Progress, declared_stages, open_case_model, run
-from parity.report import Divergence, Report
+from parity.report import IDENTITY, Divergence, Report
 from parity.rolled import Rolled
 from parity.sensitivity import KNOBS, ledger
 from parity.threads import threads_for
@@ -55,10 +55,14 @@ def compare_dump(
     """
     if mode not in MODES:
         raise UsageError(f"mode {mode!r}: expected {', '.join(MODES)}")
-    check_identity(case, dump, partial)
     report = Report(
         case.describe(), open_case_model(case).geometry, asdict(arithmetic), dict(dump.provenance), MODES[mode], versions=versions()
     )
+    try:
+        check_identity(case, dump, partial)
+    except IdentityMismatch as mismatch:
+        report.findings.append({"kind": IDENTITY, "text": str(mismatch), "count": 1, "places": [], "stage": None, "stderr": ""})
+        return report
     report.notes += open_case_model(case).hazards
     names = declared_stages(case)
     total = sum(int(np.prod(shape)) for _, _, shape in names)

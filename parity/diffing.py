@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from oracle.floats import F32, FORMATS
-from parity.errors import UsageError
+from parity.errors import IdentityMismatch
 from parity.identity import moved, placement, same_placement
 from parity.reducing import reduced
 from parity.render import spans
@@ -64,12 +64,13 @@ class Difference:
 
 def difference(a: Dump, b: Dump, across_placements: bool = False) -> Difference:
     """Compare two dumps in one pass over their files, a few megabytes at a time. Declared checksums are left to `Dump.verify`.
-    Equal values agree, whatever the sign of a zero, and so do two NaN. `UsageError` where they are of different cases, or of runs that
-    placed their weights differently: ``across_placements`` compares their values all the same, and claims nothing of their choices."""
+    Equal values agree, whatever the sign of a zero, and so do two NaN. `IdentityMismatch` where they are of different cases, or of runs
+    that placed their weights differently: ``across_placements`` compares their values all the same, and claims nothing of their choices.
+    """
     for key in ("family", "role", "dialect", "steps", "identity"):
         mine, theirs = a.case.get(key), b.case.get(key)
         if mine is not None and theirs is not None and mine != theirs:
-            raise UsageError(f"{b.path}: its case differs from that of {a.path} in {key}: not two dumps of the same case")
+            raise IdentityMismatch(f"{b.path}: its case differs from that of {a.path} in {key}: not two dumps of the same case")
     placements = placement(a), placement(b)
     if not across_placements:
         same_placement(*placements, f"{b.path} against {a.path}")

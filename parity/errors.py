@@ -7,6 +7,10 @@ class UsageError(ValueError):
     """Bad usage or bad input: one clear line, exit status 2."""
 
 
+class IdentityMismatch(UsageError):
+    """What should be compared is of another artifact, geometry, dialect, case or placement: that is the verdict, exit status 1."""
+
+
 class CandidateError(RuntimeError):
     """The candidate crashed, hung or broke the ABI: exit status 4. ``stage``: the last one it announced; ``stderr``: its last lines."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from parity.case import Case
-from parity.errors import UsageError
+from parity.errors import IdentityMismatch, UsageError
 from parity.models import open_case_model
 
 if TYPE_CHECKING:
@@ -15,14 +15,16 @@ Placement = dict[str, str]
 
 
 def check_identity(case: Case, dump: Dump, partial: bool = False) -> None:
-    """The dump must be of this case: same artifacts, steps, dialect and, where it says one, geometry. `UsageError` names the first
-    difference."""
+    """The dump must be of this case: same artifacts, steps, dialect and, where it says one, geometry. `IdentityMismatch` names the first
+    difference; `UsageError` where the dump is incomplete, or says what it is in another form than it should."""
     theirs = dump.case
     _artifacts(case.identity, theirs.get("identity"), dump)
     mine = case.describe()
     for key in ("family", "role", "dialect", "steps"):
         if key in theirs and theirs[key] != mine[key]:
-            raise UsageError(f"{dump.path}: its case has {key} {_short(theirs[key])}, this case {_short(mine[key])}: not the same run")
+            raise IdentityMismatch(
+                f"{dump.path}: its case has {key} {_short(theirs[key])}, this case {_short(mine[key])}: not the same run"
+            )
     _geometry(case, dump)
     placement(dump)
     if not (dump.complete or partial):
@@ -36,10 +38,12 @@ def _artifacts(mine: dict[str, str], theirs: Any, dump: Dump) -> None:
         return
     for path, sha in mine.items():
         if path in theirs and theirs[path] != sha:
-            raise UsageError(f"{dump.path}: made with {path} of SHA-256 {theirs[path]}, this case has {sha}: another artifact")
+            raise IdentityMismatch(f"{dump.path}: made with {path} of SHA-256 {theirs[path]}, this case has {sha}: another artifact")
     if not mine.keys() & theirs.keys() and set(map(str, theirs.values())) != set(mine.values()):
         other = next((p for p, sha in theirs.items() if sha not in mine.values()), next(iter(theirs)))
-        raise UsageError(f"{dump.path}: made with {other} of SHA-256 {theirs[other]}, which no file of this case has: another artifact")
+        raise IdentityMismatch(
+            f"{dump.path}: made with {other} of SHA-256 {theirs[other]}, which no file of this case has: another artifact"
+        )
 
 
 def _geometry(case: Case, dump: Dump) -> None:
@@ -55,15 +59,32 @@ def _geometry(case: Case, dump: Dump) -> None:
         )
     for key, value in said.items():
         if value != mine[key]:
-            raise UsageError(f"{dump.path}: its engine ran with {key} {_short(value)}, this case has {_short(mine[key])}: another geometry")
+            raise IdentityMismatch(
+                f"{dump.path}: its engine ran with {key} {_short(value)}, this case has {_short(mine[key])}: another geometry"
+            )
 
 
 def placement(dump: Dump) -> Placement:
     """``provenance.placement``: which weights or experts ran where, as an engine says it (``{"expert_cache": 4283}``); empty: unsaid."""
-    said = dump.provenance.get("placement", {})
+    return as_placement(dump.provenance.get("placement", {}), f"{dump.path}: provenance.placement")
+
+
+def as_placement(said: Any, where: str) -> Placement:
+    """A placement as a file says it. `UsageError` where it is not an object of plain values."""
     if not isinstance(said, dict) or not all(isinstance(v, str | int | float | bool) for v in said.values()):
-        raise UsageError(f"{dump.path}: provenance.placement: expected an object of names and plain values, found {_short(said)}")
+        raise UsageError(f"{where}: expected an object of names and plain values, found {_short(said)}")
     return {str(key): str(value) for key, value in said.items()}
+
+
+def same_files(said: Any, mine: dict[str, str], where: str) -> None:
+    """SHA-256 by name, as a file says it, against those of the files that were opened, whatever their names. `IdentityMismatch` where one
+    is of another file."""
+    if not isinstance(said, dict) or not all(isinstance(v, str) for v in said.values()):
+        raise UsageError(f"{where}: expected an object of file names and SHA-256, found {_short(said)}")
+    for name, sha in said.items():
+        if sha not in mine.values():
+            files = ", ".join(f"{n} of {s}" for n, s in mine.items())
+            raise IdentityMismatch(f"{where}: {name} of SHA-256 {sha} is not what was opened ({files}): another artifact")
 
 
 def parse_placement(text: str | None) -> Placement:
@@ -84,11 +105,11 @@ def moved(a: Placement, b: Placement) -> str:
 
 
 def same_placement(a: Placement, b: Placement, where: str) -> None:
-    """`UsageError` where two runs placed their weights differently: experts on another device round differently, so a choice between
+    """`IdentityMismatch` where two runs placed their weights differently: experts on another device round differently, so a choice between
     near ties may flip with no mistake anywhere, and no claim about tokens is worth making."""
     what = moved(a, b)
     if what:
-        raise UsageError(
+        raise IdentityMismatch(
             f"{where}: the runs placed their weights differently ({what}): other devices round differently, so no claim about tokens "
             "is made; run both under one placement (a pinned expert cache)"
         )

@@ -9,6 +9,8 @@ from typing import Any
 
 SCHEMA = "dflash-parity-report/1"
 EXIT = {"parity": 0, "divergence": 1, "inconclusive": 3}
+IDENTITY = "identity-mismatch"
+"""The verdict on what is not of the case it should be compared on; exit status 1."""
 CAGE = {
     "hang": "it did not finish in its time",
     "abort": "it aborted",
@@ -130,8 +132,8 @@ class Margin:
 @dataclass
 class Report:
     """The whole finding. ``verdict``: parity, divergence or inconclusive; or what an emulator found first (race, hazard, out-of-bounds,
-    uninitialised, divergent-sync, api), what the candidate did to the process it ran in (`CAGE`), or not-reproducible.
-    ``divergences[0]`` is the first in causal order."""
+    uninitialised, divergent-sync, api), identity-mismatch where nothing could be compared, what the candidate did to the process it ran
+    in (`CAGE`), or not-reproducible. ``divergences[0]`` is the first in causal order."""
 
     case: dict[str, Any]
     geometry: dict[str, Any]

@@ -19,6 +19,7 @@ class Header:
 
     ``context_rows``: the prompt rows whose features the drafter was given before the first round, by position; ``context_start``: the
     position it was given for the first of them. ``chooser``: what makes drafts of the drafter's logits, ``argmax`` or the name of a head.
+    ``identity``: SHA-256 by file name of ``target`` and ``drafter``.
     """
 
     family: str
@@ -39,6 +40,7 @@ class Header:
     stops: tuple[int, ...] = ()
     cache: str = "dense"
     geometry: dict[str, Any] = field(default_factory=dict)
+    identity: dict[str, dict[str, str]] = field(default_factory=dict)
     schema: str = SCHEMA
 
 

@@ -82,14 +82,28 @@ def main(argv: list[str] | None = None) -> None:
     except Exception as e:
         if "--debug" in args:
             raise
-        sys.exit(explain(e))
+        sys.exit(explain(e, _json(args)))
     sys.exit(status if isinstance(status, int) else 0)
 
 
-def explain(error: Exception) -> int:
-    """Print an error as one line on stderr; its exit status. An error that is nobody's input is shown as the defect it is."""
-    from parity.errors import REFUSALS, CandidateError, is_a
+def _json(args: list[str]) -> str | None:
+    """What ``--json`` names."""
+    for option, value in zip(args, [*args[1:], ""], strict=True):
+        name, _, joined = option.partition("=")
+        if name == "--json":
+            return joined or value
+    return None
 
+
+def explain(error: Exception, json_out: str | None = None) -> int:
+    """Print an error as one line on stderr; its exit status. An error that is nobody's input is shown as the defect it is.
+
+    That two things are not of one identity is a verdict: it goes to stdout, or as JSON to where ``--json`` says.
+    """
+    from parity.errors import REFUSALS, CandidateError, IdentityMismatch, is_a
+
+    if isinstance(error, IdentityMismatch):
+        return _mismatch(error, json_out)
     if isinstance(error, CandidateError):
         click.echo(f"parity: candidate: {error}", err=True)
         return 4
@@ -98,3 +112,18 @@ def explain(error: Exception) -> int:
         return 2
     click.echo(f"parity: internal error, please report it (--debug shows where): {type(error).__name__}: {error}", err=True)
     return 70
+
+
+def _mismatch(error: Exception, json_out: str | None) -> int:
+    import json
+    from pathlib import Path
+
+    from parity.report import IDENTITY
+
+    body = json.dumps({"schema": "dflash-parity-identity/1", "verdict": IDENTITY, "exit_status": 1, "text": str(error)})
+    click.echo(body if json_out == "-" else f"{IDENTITY.upper()} {error}")
+    if json_out not in (None, "-"):
+        from parity.cli.options import write
+
+        write(Path(str(json_out)), body)
+    return 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -95,6 +96,7 @@ def greedy(
     )  # fmt: skip
     report, trace = compare(setup, arithmetic=arithmetic, members=members, floor=min_acceptance, timeout=timeout, shadowed=shadow)
     if trace_out:
+        trace.header = replace(trace.header, identity=_identity(target_path, model, family, dialect))
         shared.write(trace_out, trace.lines(record))
     if json_out == "-":
         click.echo(json.dumps(report.to_json()))
@@ -117,6 +119,16 @@ def files(family: str | None, target: Path | None, model: Path | None, seed: int
         raise UsageError("name a target (--target PATH) or a family whose seeded tiny pair to use (--family)")
     first, second = seeded(family, WEIGHTS[family], seed)
     return (first, None) if second is None else (second, first)
+
+
+def _identity(target: Path, model: Path | None, family: str | None, dialect: dict[str, str]) -> dict[str, dict[str, str]]:
+    """SHA-256 of the files of both, by name: what a trace is known by."""
+    from oracle.models import open_drafter, open_target
+
+    opened = {"target": open_target(target).identity}
+    if model is not None:
+        opened["drafter"] = open_drafter(model, dialect, family).identity
+    return {name: found.sha256 for name, found in opened.items() if found is not None}
 
 
 def prompt_ids(target: Path, prompt_file: Path | None, context: int, seed: int) -> tuple[int, ...]:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from oracle.speculation.trace import SCHEMA, Trace
 from parity.errors import UsageError
+from parity.identity import Placement, as_placement, moved
 
 MAX_LINE, MAX_ROUNDS, MAX_IDS, MAX_ID, MAX_FILE = 64 << 20, 1 << 18, 1 << 20, 1 << 31, 512 << 20
 FLOATS = ("<f4", "<f2", "<f8")
@@ -66,13 +67,15 @@ class Round:
     draft_logits: tuple[LogitRow, ...] | None = None
     target_logits: tuple[LogitRow, ...] | None = None
     taps: NDArray[np.float64] | None = None
+    placement: Placement | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class Foreign:
     """A read trace. ``prompt`` and ``first`` (the token after it) are None where the header does not say.
 
-    ``taps`` [row, taps * target hidden], here and in every round: the features that the drafter was given.
+    ``taps`` [row, taps * target hidden], here and in every round: the features that the drafter was given. ``placement``, likewise: which
+    weights ran where.
     """
 
     source: str
@@ -90,6 +93,15 @@ class Foreign:
     chooser: str = "argmax"
     taps: NDArray[np.float64] | None = None
     header: dict[str, Any] = field(default_factory=dict)
+    placement: Placement = field(default_factory=dict)
+
+    @property
+    def moves(self) -> tuple[int, str] | None:
+        """The first round whose weights lie elsewhere than the header says, and what moved."""
+        for number, r in enumerate(self.rounds):
+            if r.placement is not None and (what := moved(self.placement, r.placement)):
+                return number, what
+        return None
 
     @property
     def prompt_rows(self) -> int | None:
@@ -150,7 +162,8 @@ def _trace(source: str, lines: Iterator[tuple[int, Any]], folder: Path | None = 
     fixed = {n: h.integer(n) for n in ("first", "mask", "max_new", "context_start")}
     return Foreign(
         source, layout, publishes, judge, rounds, h.ids("prompt"), context_rows=h.ids("context_rows"), stops=h.ids("stops") or (),
-        header={k: v for k, v in head.items() if k != "taps"}, chooser=h.text("chooser", "argmax"), taps=h.rows("taps"), **fixed,
+        header={k: v for k, v in head.items() if k != "taps"}, chooser=h.text("chooser", "argmax"), taps=h.rows("taps"),
+        placement=h.placement() or {}, **fixed,
     )  # fmt: skip
 
 
@@ -162,7 +175,8 @@ def _round(f: _Fields, line: int) -> Round:
     more: dict[str, Any] = {n: f.ids(n) for n in ("picks", "block", "emitted", "context", "target_rows")}
     more |= {n: f.integer(n) for n in ("kept", "context_start", "draft_rows")}
     more |= {n: f.logits(n) for n in ("draft_logits", "target_logits")}
-    return Round(line, position, anchor, proposals, window, accepted, bonus, fallback=f.boolean("fallback"), taps=f.rows("taps"), **more)
+    more |= {"fallback": f.boolean("fallback"), "taps": f.rows("taps"), "placement": f.placement()}
+    return Round(line, position, anchor, proposals, window, accepted, bonus, **more)
 
 
 class _Fields:
@@ -243,6 +257,10 @@ class _Fields:
                 return np.frombuffer(stream.read(size), descr).reshape(shape).astype(np.float64)
         except OSError as e:
             raise UsageError(f"{where}: {file}: cannot be read: {e.strerror}") from None
+
+    def placement(self) -> Placement | None:
+        said = self.raw.get("placement")
+        return None if said is None else as_placement(said, f"{self.where}: placement")
 
     def logits(self, name: str) -> tuple[LogitRow, ...] | None:
         value = self.raw.get(name)

@@ -102,6 +102,8 @@ def replay(r: ReplayReport, quiet: bool = False) -> str:
     unseen = [c for c, n in r.seen.items() if not n]
     lines.append(f"  accepted {r.accepted} of {r.drafted} drafts in {r.rounds} rounds; not recorded: {', '.join(unseen) or 'nothing'}")
     lines += _acceptance(r.acceptance) + [f"  note: {line}" for line in r.findings]
+    if r.moved:
+        lines.append(f"  placement: {r.moved}")
     if r.missing:
         lines.append(f"  required and not recorded: {', '.join(r.missing)}")
     return "\n".join(lines)

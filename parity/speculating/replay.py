@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from oracle.ops.argmax import first_argmax
 from oracle.speculation import acceptance
 from oracle.speculation.caches import BLOCK_ROWS, CacheError, new_cache
 from parity.errors import UsageError
+from parity.identity import same_files
 from parity.report import EXIT, plain
 from parity.speculating.bugs import BUGS, Bug, CropCache
 from parity.speculating.checks import CHECKS, Violation, seen, violations
@@ -52,7 +53,7 @@ class ReplayReport:
     """``verdict``: parity, divergence, or inconclusive where a required check could not be made.
 
     ``proposals`` and ``taps``: the drafter run again, and the features it was given, where it is known; ``fed``: whose features it was
-    run from, ``recorded`` or ``target``.
+    run from, ``recorded`` or ``target``. ``moved``: from which round on weights ran elsewhere, so that its tokens are not claimed.
     """
 
     source: str
@@ -71,13 +72,14 @@ class ReplayReport:
     proposals: Proposals | None = None
     taps: Taps | None = None
     fed: str = ""
+    moved: str = ""
 
     @property
     def verdict(self) -> str:
         if self.violations:
             return "divergence"
         verdicts = [p.verdict for p in self.picks] + [d.verdict for d in (self.proposals.differences if self.proposals else [])]
-        return "inconclusive" if self.missing or "unjudged" in verdicts else "parity"
+        return "inconclusive" if self.missing or self.moved or "unjudged" in verdicts else "parity"
 
     @property
     def exit_status(self) -> int:
@@ -122,7 +124,8 @@ def check(
     trace: Foreign, target: Target | None = None, drafter: Drafter | None = None, *, required: Iterable[str] = (),
     arithmetic: str | None = None, members: int = 4,
 ) -> ReplayReport:  # fmt: skip
-    """Check a trace that is already read."""
+    """Check a trace that is already read. `IdentityMismatch` where it says that it was made with other files than those opened."""
+    _same_files(trace, target, drafter)
     counts = seen(trace)
     spoken = [r for r in trace.rounds if not r.fallback]
     report = ReplayReport(trace.source, len(trace.rounds), counts, violations(trace), header=trace.header)
@@ -132,17 +135,30 @@ def check(
     known = counts | {"target": int(target is not None), "drafter": int(drafter is not None)}
     known["taps"] = int(not missing(trace)) if drafter is not None else 0
     report.missing = [c for c in required if not known[c]]
-    if target is not None:
+    if drafter is not None and target is None:
+        raise UsageError(f"{trace.source}: a drafter is run with its target's embedding and head: name the target too (--target PATH)")
+    if target is not None and (moves := trace.moves):
+        report.moved = f"from round {moves[0]} on weights ran elsewhere ({moves[1]}): no claim about its tokens from there on"
+        trace = replace(trace, rounds=trace.rounds[: moves[0]])
+    if target is not None and trace.rounds:
         _against(report, trace, target, arithmetic, members)
-    if drafter is not None:
-        if target is None:
-            raise UsageError(f"{trace.source}: a drafter is run with its target's embedding and head: name the target too (--target PATH)")
-        _drafted(report, trace, target, drafter, arithmetic, members)
+        if drafter is not None:
+            _drafted(report, trace, target, drafter, arithmetic, members)
     report.violations.sort(key=lambda v: v.round)
     if not report.explanation and report.violations:
         v = report.violations[0]
         report.explanation = next((b.about for b in BUGS.values() if b.check == v.check), "")
     return report
+
+
+def _same_files(trace: Foreign, target: Target | None, drafter: Drafter | None) -> None:
+    """``identity`` of the header, SHA-256 by file name of ``target`` and ``drafter``, against what was opened."""
+    said = trace.header.get("identity", {})
+    if not isinstance(said, dict):
+        raise UsageError(f"{trace.source}: identity: expected an object with target and drafter, found {str(said)[:60]!r}")
+    for name, model in (("target", target), ("drafter", drafter)):
+        if name in said and model is not None and model.identity is not None:
+            same_files(said[name], model.identity.sha256, f"{trace.source}: identity.{name}")
 
 
 def _against(report: ReplayReport, trace: Foreign, target: Target, arithmetic: str | None, members: int) -> None:

@@ -171,7 +171,7 @@ def test_case_make_show_and_compare_travel(parity, models, tmp_path):
     assert status == 2 and "not empty" in err
 
 
-def test_a_changed_artifact_is_refused(parity, models, tmp_path):
+def test_a_changed_artifact_is_the_verdict(parity, models, tmp_path):
     import shutil
 
     shutil.copytree(models / "qwen3", tmp_path / "qwen3")
@@ -184,8 +184,12 @@ def test_a_changed_artifact_is_refused(parity, models, tmp_path):
     from parity import models as opened
 
     opened._CACHE.clear()
-    status, _, err = parity("run", "--case", tmp_path / "case", "--candidate", "f32")
-    assert status == 2 and "the artifact has changed" in err
+    status, out, _ = parity("run", "--case", tmp_path / "case", "--candidate", "f32")
+    assert status == 1 and out.startswith("IDENTITY-MISMATCH") and "the artifact has changed" in out
+    status, out, _ = parity("run", "--case", tmp_path / "case", "--candidate", "f32", "--json", "-")
+    assert status == 1 and json.loads(out)["verdict"] == "identity-mismatch"
+    assert parity("run", "--case", tmp_path / "case", "--candidate", "f32", f"--json={tmp_path / 'r.json'}")[0] == 1
+    assert json.loads((tmp_path / "r.json").read_text())["exit_status"] == 1
 
 
 def test_explain_names_the_mistake_from_the_dump_alone(parity, models, tmp_path):

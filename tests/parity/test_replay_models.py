@@ -16,7 +16,7 @@ from dumps import DumpError
 from oracle.artifacts import make_artifact
 from oracle.models import open_drafter, open_target
 from parity.cli import main
-from parity.errors import UsageError
+from parity.errors import IdentityMismatch, UsageError
 from parity.speculating.bugs import BUGS
 from parity.speculating.greedy import compare
 from parity.speculating.replay import ReplayReport, replay
@@ -212,3 +212,42 @@ def test_the_command_line(files: Path, tmp_path: Path, capsys: pytest.CaptureFix
             main(["replay", str(path), "--members", "2", *args])
         out = capsys.readouterr()
         assert ended.value.code == status and told in out.out + out.err
+
+
+def test_a_trace_of_other_files_is_the_verdict(files: Path, tmp_path: Path) -> None:
+    made = lines(files, None)
+    mine = open_target(files / "qwen3/target").identity
+    assert mine is not None
+    made[0]["identity"] = {"target": {"elsewhere.safetensors": next(iter(mine.sha256.values()))}}
+    assert run(files, written(tmp_path, made), None).verdict == "parity"
+    made[0]["identity"] = {"target": {"elsewhere.safetensors": "0" * 64}}
+    with pytest.raises(IdentityMismatch, match=r"identity.target: elsewhere.safetensors of SHA-256 0+ is not what was opened .*: another"):
+        run(files, written(tmp_path, made), None)
+
+
+def test_nothing_is_claimed_of_tokens_behind_a_change_of_placement(files: Path, tmp_path: Path) -> None:
+    """Weights that move to another device round differently: near ties flip with no mistake anywhere. The rules hold all the same."""
+    made = lines(files, None)
+    made[0]["placement"] = {"expert_cache": 4283}
+    made[1]["placement"] = {"expert_cache": 4283}
+    for line in made[3:]:
+        line["placement"] = {"expert_cache": 4100}
+    made[4]["picks"] = [(p + 1) % 60 for p in made[4]["picks"]]
+    made[4]["accepted"], made[4]["bonus"] = 0, made[4]["picks"][0]
+    report = run(files, written(tmp_path, made), None)
+    assert report.moved.startswith("from round 2 on weights ran elsewhere (expert_cache 4283 against 4100)")
+    assert not report.picks and report.compared == sum(len(line["window"]) for line in made[1:3])
+    assert report.verdict == "divergence" and "picks" not in report.by_check and report.by_check["accepted"] == 1
+    for line in made[1:]:
+        line.pop("placement", None)
+    assert not run(files, written(tmp_path, made), None).moved
+
+
+def test_a_session_writes_what_it_is_known_by(files: Path, tmp_path: Path) -> None:
+    target, drafter = files / "qwen3/target", files / "qwen3/drafter"
+    out = tmp_path / "t.jsonl"
+    options = ["--family", "qwen3", "--target", target, "--model", drafter, "--tokens", "6", "--members", "0", "--trace", out, "--quiet"]
+    with pytest.raises(SystemExit):
+        main(["greedy", *map(str, options)])
+    said = json.loads(out.read_text().splitlines()[0])["identity"]
+    assert set(said) == {"target", "drafter"} and said["target"] == dict(open_target(target).identity.sha256)
