@@ -81,13 +81,27 @@ def flips(policy: str, x: Array, variance: Array) -> Array:
 
     ``0.8 q σ`` below 0.4 q and ``σ² + q²/6`` above, on average over values. Where flips are rare the average is none of them: most values
     lie too far from a midpoint, and one that flips errs by all of q, with it every product it enters. So below 0.1 q the deviation is
-    `FLIP` steps within reach of a midpoint (the average, and up to six times its energy), and nothing elsewhere.
+    `FLIP` steps within reach of a midpoint (the average, and up to six times its energy), and nothing elsewhere. All values of a block
+    err by the same part of them as its scale does.
     """
     q, sigma = step(policy, x), np.sqrt(variance)
     with np.errstate(divide="ignore", invalid="ignore"):
         near = np.abs(np.mod(x / q, 1.0) - 0.5) * q <= _REACH * sigma
     average = np.where(sigma < 0.4 * q, 0.8 * q * sigma, variance + q**2 / 6)
-    return np.asarray(np.where(sigma < 0.1 * q, np.where(near, np.square(FLIP * q), 0.0), average))
+    moved = np.where(sigma < 0.1 * q, np.where(near, np.square(FLIP * q), 0.0), average)
+    return np.asarray(moved if block(policy) == 1 else moved + _scaled(policy, x, variance))
+
+
+def _scaled(policy: str, x: Array, variance: Array) -> Array:
+    """Variance that the values x [..., k] of a block have by its scale, which follows their largest: in Q8_K in float32, else rounded to
+    float16, so that it moves by a step of that or not at all."""
+    sizes, spread = _blocks(np.abs(x), block(policy)), _blocks(variance, block(policy))
+    at = sizes.argmax(-1)[..., None]
+    peak, error = (np.take_along_axis(part, at, -1) for part in (sizes, spread))
+    scale, error = peak / 127, error / 127**2
+    with np.errstate(divide="ignore", invalid="ignore"):
+        part = np.where(scale > 0, (error if policy == "q8_k" else flips("f16", scale, error)) / np.square(scale), 0.0)
+    return np.asarray((np.square(sizes) * part).reshape(x.shape))
 
 
 def interval(policy: str, x: Array, reach: Array) -> tuple[Array, Array]:

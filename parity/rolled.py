@@ -312,12 +312,23 @@ def _mirrored(policy: str, x: Tensor, exact: Array) -> Tensor:
     Near: no further than a row's deviation from ``exact`` could be in a run that is not judged a divergence, and an eighth of a step.
     """
     flat = x.data.reshape(len(x.data), -1)
-    step = policies.step(policy, flat)
     deviation = np.sqrt(_mean_square(x.data - exact))[:, None] * limits.ROLLED_DIVERGE
+    moved = _over(flat, policies.step(policy, flat), deviation)
+    if (size := policies.block(policy)) == 32:
+        # The scale of these blocks, a 127th of their largest value, is rounded to float16.
+        blocks = moved.reshape(len(moved), -1, size)
+        at = np.abs(blocks).argmax(-1)[..., None]
+        scale = np.take_along_axis(blocks, at, -1)[..., 0] / 127
+        over = _over(scale, policies.step("f16", scale), deviation / 127)
+        np.put_along_axis(blocks, at, 127 * over[..., None], -1)
+    return replace(x, data=moved.reshape(x.data.shape))
+
+
+def _over(x: Array, step: Array, reach: Array) -> Array:
+    """Values no further than ``reach``, and an eighth of a step, from the middle between two steps: as far on its other side."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        past = (np.mod(flat / step, 1.0) - 0.5) * step
-    near = (step > 0) & (np.abs(past) < np.minimum(deviation, step / 8))
-    return replace(x, data=np.where(near, flat - 2 * past, flat).reshape(x.data.shape))
+        past = (np.mod(x / step, 1.0) - 0.5) * step
+    return np.asarray(np.where((step > 0) & (np.abs(past) < np.minimum(reach, step / 8)), x - 2 * past, x))
 
 
 def _beside(policy: str, mine: Array, theirs: Array | None) -> Array:
