@@ -167,3 +167,21 @@ def test_a_row_that_is_no_whole_number_of_blocks_is_refused(policy, width):
 def test_an_unknown_policy_is_refused():
     with pytest.raises(ValueError, match="'q4_0' is unknown"):
         policies.apply("q4_0", np.zeros((1, 32)))
+
+
+@pytest.mark.parametrize("policy", ["q8_k", "q8_0", "q8_1", "q8_0-simd"])
+def test_a_block_errs_with_the_scale_of_its_largest_value(policy: str) -> None:
+    """No value lies near a midpoint and the errors are far below a step: what is left is the scale's, and as large as predicted."""
+    rng, size = np.random.default_rng(1), policies.block(policy)
+    peak = 127 * 1.5 * 2.0**-7
+    x = np.round(rng.uniform(-120, 120, (400, size))) * 1.5 * 2.0**-7
+    x[:, 3] = peak
+    # Of a float16 scale the error counts only near a midpoint of float16.
+    x = x if policy == "q8_k" else x * (1 + 2.0**-11 / 1.5)
+    sigma = 1e-6 * np.abs(x)
+    moved = policies.apply(policy, x + sigma * rng.standard_normal(x.shape)) - policies.apply(policy, x)
+    predicted = policies.flips(policy, x, np.square(sigma))
+    assert 0.5 < np.square(moved).mean() / predicted.mean() < 2
+    far = policies.flips(policy, x * 1.0001, np.square(sigma * 1.0001))
+    assert (far[x != 0] > 0).all() if policy == "q8_k" else not far.any()
+

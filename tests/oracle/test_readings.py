@@ -10,7 +10,9 @@ import pytest
 from oracle import faults
 from oracle.arithmetic import Arithmetic, named
 from oracle.drafters.weights import DrafterWeights, LayerWeights
+from oracle.floats import BF16
 from oracle.models import Drafter, Target
+from oracle.ops import OPS
 from oracle.policies import FLIP
 from oracle.readings import Exact, Fault, Faulty, Noise, OwnNoise, Reading, Rounded, Sampled, Shapes, Stage, Survey, consumed
 from oracle.tape import Machine, Record
@@ -309,3 +311,19 @@ def test_parts_are_joined_with_their_errors():
     assert concatenate([a, a]).var == 0.5
     with pytest.raises(ValueError, match="do not name the 2 axes"):
         Tensor(np.ones((2, 3)), HEADS)
+
+
+def test_values_beside_rounded_ones_are_rounded_by_the_next_consumer_too() -> None:
+    """A state that was rounded when it was joined, a hidden row that was not: the product rounds the whole."""
+    A = named("f32,use=bf16")
+    rng = np.random.default_rng(3)
+    state = Tensor(rng.standard_normal((1, 8)), ("row", "dim"), np.full((1, 8), 1e-14))
+    hidden = Tensor(rng.standard_normal((1, 8)), ("row", "dim"))
+    joined = Noise(A).apply(Stage("draft.markov_in", OPS["join"], (state, hidden), {}))
+    assert joined.coarse is not None and joined.coarse.where is not None
+    assert joined.coarse.where.tolist() == [[True] * 8 + [False] * 8]
+    w = Weight.of(np.eye(16), ("dim", "in"))
+    seen = consumed(A, Stage("draft.markov_gate", OPS["linear"], (joined, w), {})).args[0]
+    np.testing.assert_array_equal(seen.data, BF16.round(np.concatenate([state.data, hidden.data], 1)))
+    assert not seen.variance()[0, 8:].any()
+
