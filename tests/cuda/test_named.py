@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 
 from native import Context
+from native.emulation import Emulation
 from native.tensors import ffi, view
 from oracle.arithmetic import Arithmetic
 from oracle.kit import EXACT
 from oracle.ops import OPS
 from oracle.readings import Noise, Stage, values
+from parity.conformance.entry_calls import ENTRY_CALLS
 from parity.conformance.named_calls import CALLS
 from parity.judge import Judge
 from parity.native_reading import MOVES
@@ -20,6 +22,9 @@ from tests.native.test_named_ops import MISUSE, healthy, prefixes, run
 from tests.native.test_named_ops import test_wrong_operands_are_named_and_nothing_is_written as _wrong_operands
 
 COMPUTED = [n for n in CALLS if n not in MOVES]
+EVERY = ENTRY_CALLS | {name: CALLS[name] for name in COMPUTED}
+# A number also seeds the order of blocks and threads.
+SCHEDULES = ("late", *map(str, range(1, 21)))
 MINE = [m for m in MISUSE if m[0] not in (*MOVES, "silo")]
 
 
@@ -47,6 +52,15 @@ def test_a_row_has_the_same_bits_whatever_follows_it(ctx: Context, name: str) ->
         whole = run(ctx, made)
         for n, part in prefixes(made):
             np.testing.assert_array_equal(run(ctx, part), whole[:n], f"{name}, {n} rows")
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_an_operation_has_the_same_bits_under_every_schedule(ctx: Context, emulation: Emulation, name: str) -> None:
+    made = EVERY[name](np.random.default_rng(5))
+    want = run(ctx, made)
+    for schedule in SCHEDULES:
+        emulation.schedule(schedule)
+        np.testing.assert_array_equal(run(ctx, made).view(np.uint32), want.view(np.uint32), f"{name}, {schedule}")
 
 
 @pytest.mark.parametrize(("op", "operands", "params", "y", "status", "text"), MINE, ids=[f"{m[0]}: {m[-1]}" for m in MINE])

@@ -50,11 +50,12 @@ def test_linear_gives_a_row_the_same_bits_for_every_number_of_rows(ctx: Context,
 @pytest.mark.parametrize("schedule", ["late", "1", "2", "3"])
 def test_orders_of_threads_and_schedules_give_the_same_bits(ctx: Context, emulation: Emulation, schedule: str) -> None:
     rng = np.random.default_rng(2)
-    x, w = rng.standard_normal((5, 512)).astype(np.float32), random_weight("q4_k", 20, 512)
+    x, weights = rng.standard_normal((5, 512)).astype(np.float32), [random_weight(dtype, 20, 512) for dtype in WEIGHT_TYPES]
     q, k = rng.standard_normal((4, 6, 40)).astype(np.float32), rng.standard_normal((70, 2, 40)).astype(np.float32)
 
     def run() -> list[np.ndarray]:
-        return [ctx.linear(x, w), ctx.rms_norm(x, None, 1e-5), ctx.attention(q, k, k, None, 0.2), ctx.softmax(x), *ctx.top2(x)]
+        products = [ctx.linear(x[:m], w) for w in weights for m in (1, 3, 5)]
+        return [*products, *map(ctx.dequant, weights), ctx.attention(q, k, k, None, 0.2), *ctx.top2(x)]
 
     want = run()
     emulation.schedule(schedule)

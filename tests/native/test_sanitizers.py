@@ -31,6 +31,10 @@ x.shape[0] = 5
 with native.open_library(sys.argv[1]).context() as ctx:
     ctx._calls.call("linear", x, w.matrix(), ffi.NULL, y)
 """
+OVERFLOW = """
+import ctypes
+ctypes.CDLL(sys.argv[1]).after(2**31 - 1)
+"""
 
 
 @dataclass(frozen=True)
@@ -102,3 +106,12 @@ def test_nothing_is_read_or_written_outside(built: Callable[[str], Path], name: 
 def test_an_operand_that_is_shorter_than_it_says_is_seen(built: Callable[[str], Path], name: str) -> None:
     done = run(built(name), TOO_SHORT)
     assert done.returncode != 0 and "heap-buffer-overflow" in done.stderr and "dlab_linear" in done.stderr
+
+
+def test_undefined_behaviour_ends_the_process(tmp_path: Path) -> None:
+    """The libraries refuse what would lead to any, so one of a line has it."""
+    source, library = tmp_path / "after.c", tmp_path / "after.so"
+    source.write_text("int after(int n) { return n + 1; }\n")
+    subprocess.run(["gcc", *FLAGS.split(), "-shared", "-fPIC", str(source), "-o", str(library)], check=True)
+    done = run(library, OVERFLOW)
+    assert done.returncode != 0 and "signed integer overflow" in done.stderr
