@@ -22,12 +22,14 @@ Answers = dict[str, Any]
 
 @dataclass(frozen=True)
 class Declaration:
-    """What somebody (``source``) says of the sums: ``order`` and ``fma``, None where it is not said; ``arithmetic`` by its name."""
+    """What somebody (``source``) says of the sums: ``order`` and ``fma``, None where it is not said; ``arithmetic`` by its name.
+    ``apart``: formats of weights whose products it says nothing of."""
 
     source: str
     arithmetic: str
     order: str | None
     fma: bool | None
+    apart: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,10 @@ def declarations(candidate: Candidate, text: str | None, handshake: dict[str, st
     said = {key: handshake[key] for key in ("order", "fma") if key in handshake}
     if said:
         order = said.get("order")
-        found.append(Declaration("the library", "", order if _known(order) else None, {"0": False, "1": True}.get(said.get("fma", ""))))
+        fused = {"0": False, "1": True}.get(said.get("fma", ""))
+        # A library speaks of its products by lanes; matrix units take the 16-bit weights.
+        apart = ("f16", "bf16") if candidate.spec in candidates.LIBRARIES and "+" in candidate.spec else ()
+        found.append(Declaration("the library", "", order if _known(order) else None, fused, apart))
     return found
 
 
@@ -64,6 +69,7 @@ def _known(order: str | None) -> bool:
 
 def judge(kernel: Answers, declared: Sequence[Declaration]) -> list[Finding]:
     """Every finding about one kernel."""
+    declared = [d for d in declared if kernel["weights"] not in d.apart]
     if "skipped" in kernel:
         return []
     if not kernel["repeats"]:

@@ -23,7 +23,7 @@ def text(r: OrderReport, quiet: bool = False) -> str:
     elif not r.kernels:
         first = "INCONCLUSIVE: nothing was probed"
     else:
-        told = [d for d in r.declared if d["order"]]
+        told = [d for d in r.declared if d["order"] and any(k["weights"] not in d["apart"] for k in r.kernels)]
         said = f"as declared ({told[0]['order']})" if told else "not declared"
         names = list(dict.fromkeys(k["order"]["name"] or "an order without a name" for k in r.kernels))
         first = f"PARITY: {', '.join(names)}, {said}, the same for {m}"

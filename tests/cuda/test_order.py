@@ -12,7 +12,8 @@ from oracle import summation
 from oracle.arithmetic import named
 from parity import candidates
 from parity.candidates import LIBRARIES
-from parity.ordering import inside, judging, kernels
+from parity.ordering import inside, judging, kernels, render
+from parity.ordering.probe import probe
 
 
 def chained(x: np.ndarray, w: np.ndarray, order: str) -> np.ndarray:
@@ -49,3 +50,11 @@ def test_its_order_is_seen_from_outside_for_every_kernel_of_rows(ctx: Context, c
     declared = judging.declarations(candidates.parse(candidate), None, {"order": "lanes:32x4", "fma": "1"})
     assert judging.judge(json.loads(json.dumps(found)), declared) == []
     assert (found["order"]["name"], found["order"]["fused"]) == ("lanes:32x4", "yes") and all(r["same"] for r in found["rows"])
+
+
+@pytest.mark.parametrize(("weights", "said"), [("bf16", "not declared"), ("f32", "as declared (lanes:32x4)")])
+def test_of_matrix_units_the_library_declares_no_order(candidate: str, weights: str, said: str) -> None:
+    (spec,) = (name for name in LIBRARIES if name.startswith(f"{candidate}+"))
+    report = probe(candidates.parse(spec), weights=(weights,), widths=(48,), outputs=2, block=2)
+    assert report.verdict == "parity", report.findings
+    assert said in render.text(report)
