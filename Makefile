@@ -27,7 +27,7 @@ test-peers: $(VENV)/.peers $(VENV)/.real native
 test-llama: $(VENV)/.llama $(VENV)/.real native
 	$(BIN)/python -m pytest -m peers tests/peers/test_llama_cpp.py
 
-# The emulated case of make parity, which leaves it out as long as its library is not built.
+# The emulated case of make parity alone.
 $(EMULATED:%=parity-%): parity-%: $(VENV)/.real native-%
 	$(BIN)/python -m parity.suite --out build/parity-$* --only $*
 

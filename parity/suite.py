@@ -23,7 +23,6 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from native.building import is_built
 from parity import render
 from parity.candidates import declared, parse
 from parity.case import Case
@@ -151,6 +150,9 @@ ENTRIES = (
 )
 
 
+LONGEST = ("cuda-emu", "c", "metal-emu")
+
+
 def as_expected(entry: Entry, report: Report) -> bool:
     """Parity, or for a planted fault: that stage, row and those heads, and no other stage."""
     if entry.fault is None:
@@ -166,20 +168,19 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--only", default="", help="keys, comma separated: " + ", ".join(e.key for e in ENTRIES))
     options = parser.parse_args(argv)
     chosen = [e for e in ENTRIES if not options.only or e.key in options.only.split(",")]
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else render.WIDTH)
     results: dict[str, tuple[Report | None, str, float]] = {}
-    # What takes minutes to compile is not compiled for the sake of one line, unless that line is asked for.
-    absent = [] if options.only else [e for e in chosen if not is_built(e.candidate)]
-    chosen = [e for e in chosen if e not in absent]
-    # Two at a time, the longest first; each in a process of its own, since small cases are bound by Python.
+    # Two at a time, the longest first; each in a process of its own, since small cases are bound by Python. An emulated library that is
+    # not built is compiled by the entry that needs it.
     with _bar(console) as bar, ProcessPoolExecutor(min(len(chosen), os.cpu_count() or 1)) as pool:
         task = bar.add_task("comparing", total=len(chosen))
-        waiting = {pool.submit(_one, e, options.out): e for e in sorted(chosen, key=lambda e: e.key != "c")}
+        first = [e for key in LONGEST for e in chosen if e.key == key]
+        waiting = {pool.submit(_one, e, options.out): e for e in [*first, *(e for e in chosen if e not in first)]}
         for done in as_completed(waiting):
             results[waiting[done].key] = done.result()
             bar.update(task, advance=1, description=f"comparing ({', '.join(e.key for f, e in waiting.items() if not f.done())})")
     finished = [(e, *results[e.key]) for e in chosen]
-    console.print(_summary(finished, absent))
+    console.print(_summary(finished))
     _details(console, finished)
     console.print(f"reports: {options.out}", highlight=False)
     return 0 if all(r is not None and as_expected(e, r) for e, r, _, _ in finished) else 1
@@ -206,7 +207,7 @@ def _one(entry: Entry, out: Path) -> tuple[Report | None, str, float]:
     return report, "", time.perf_counter() - began
 
 
-def _summary(results: list[tuple[Entry, Report | None, str, float]], absent: list[Entry]) -> Table:
+def _summary(results: list[tuple[Entry, Report | None, str, float]]) -> Table:
     table = Table(
         caption="local: worst error / tolerance; rolled: worst row error / spread of healthy runs",
         caption_justify="left",
@@ -228,8 +229,6 @@ def _summary(results: list[tuple[Entry, Report | None, str, float]], absent: lis
         if ties := sum(m.verdict == "tie" for m in report.margins):
             word += f", {ties} ties"
         table.add_row(entry.key, entry.title, f"[{'green' if good else 'red'}]{word}[/]", f"{local:.3g}", f"{rolled:.3g}", f"{seconds:.1f}")
-    for entry in absent:
-        table.add_row(entry.key, entry.title, f"not built: make parity-{entry.candidate}", "", "", "")
     return table
 
 
