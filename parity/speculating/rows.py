@@ -190,7 +190,7 @@ class _Arms:
             saved = case.save(Path(folder) / "case")
             run_worker(self.candidate, saved, out, fault=self.fault, threads=self.threads, limits=limits).demand_clean()
             if found := read_findings(out):
-                raise CandidateError(str(found[0]["text"]))
+                raise CandidateError(f"{found[0]['kind']}: {found[0]['text']}")
             dump = open_dump(out)
             return [_stored(dump, step) for step in range(len(steps))]
 

@@ -199,7 +199,7 @@ def found_by_emulator(spec: str) -> list[str]:
     if not caged(spec):
         return []
     library, _ = candidates.library_of(candidates.parse(spec))
-    return [str(f["text"]) for f in found_by(library.info)]
+    return [f"{f['kind']}: {f['text']}" for f in found_by(library.info)]
 
 
 def caged(spec: str) -> bool:

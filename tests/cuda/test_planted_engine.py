@@ -124,16 +124,16 @@ def test_shared_staging_shows_no_wrong_number_when_copies_run_at_once(run: Run) 
     assert report["verdict"] == "hazard" and report["divergences"] == []
 
 
+@pytest.mark.slow
 def test_a_race_in_a_whole_generation_is_no_parity(files: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     setup = Setup(files[1], (3, 17, 9), 3, "steered", files[0], "qwen3", verify_length=2, accepts=(0,), candidate=str(build()))
     monkeypatch.setenv("DLAB_PLANTED", str(NUMBERS["barrier left out"]))
     report, _ = compare(setup, arithmetic="cuda-f32", members=2)
     assert report.verdict == "divergence" and all(line(m) in report.misuse[0] for m in ("shared.write", "shared.read"))
-    monkeypatch.setenv("DLAB_PLANTED", "0")
-    assert compare(setup, arithmetic="cuda-f32", members=2)[0].verdict == "parity"
+    assert report.misuse[0].startswith("race: ") and report.misuse[0] in report.broken
 
 
 def test_a_race_in_a_window_is_told_by_the_probe_of_rows(files: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DLAB_PLANTED", str(NUMBERS["barrier left out"]))
-    with pytest.raises(CandidateError, match="race"):
+    with pytest.raises(CandidateError, match="race: byte 16 of __shared__ warps"):
         rows.probe(files[1], str(build()), 2, contexts=(2,), arithmetic="cuda-f32")
