@@ -148,9 +148,9 @@ def diff_of_dumps(folder: Path, megabytes: int = 4096, rounds: int = 3) -> Itera
     from parity.diffing import difference
 
     sides: tuple[Callable[[Any, Any], Any], ...] = (difference, _read_dumps)
-    for kind, share in (("equal but for a row", 0.0), ("differing everywhere", 1.0)):
+    for kind, dtype, share in DIFFS:
         named = {"a": 0.0, f"{share:g}-b": share}
-        paths = [_dump_of(folder / f"diff-{megabytes}-{name}", megabytes, part) for name, part in named.items()]
+        paths = [_dump_of(folder / f"diff-{megabytes}-{dtype}-{name}", megabytes, part, dtype) for name, part in named.items()]
         best = [float("inf"), float("inf")]
         with Resident() as memory:
             for turn in range(rounds + 1):
@@ -160,22 +160,37 @@ def diff_of_dumps(folder: Path, megabytes: int = 4096, rounds: int = 3) -> Itera
                     f(a, b)
                     best[i] = min(best[i], time.process_time() - began) if turn else best[i]
         rate = 2 * megabytes / 1024 / best[1]
-        what = f"two dumps of {megabytes} MB, {kind}, against reading both once ({rate:.1f} GiB a CPU second), {os.cpu_count()} threads"
-        yield Result(f"diff {kind.split()[0]} time", best[0], best[1], 2.0, "CPU s", what)
-        yield Result(f"diff {kind.split()[0]} memory", memory.peak / 2**30, 1.0, 1.0, "GiB", "peak RssAnon of the process")
+        reading = f"reading both once ({rate:.1f} GiB a CPU second), {os.cpu_count()} threads"
+        what = f"two dumps of {megabytes} MB, {dtype}, {kind}, against {reading}"
+        name = f"diff {kind.split()[0]} {dtype}"
+        yield Result(f"{name} time", best[0], best[1], 2.0, "CPU s", what)
+        yield Result(f"{name} memory", memory.peak / 2**30, 1.0, 1.0, "GiB", "peak RssAnon of the process")
 
 
-def _dump_of(path: Path, megabytes: int, share: float) -> Path:
-    """A dump of f32 stages of 64 MB, made once; one row differs between any two, or with ``share`` 1 every element."""
+DIFFS = (
+    ("equal but for a row", "f32", 0.0),
+    ("differing everywhere", "f32", 1.0),
+    ("differing everywhere", "f16", 1.0),
+    ("differing everywhere", "bf16", 1.0),
+)
+
+
+def _dump_of(path: Path, megabytes: int, share: float, dtype: str) -> Path:
+    """A dump of stages of 64 MB, made once; one row differs between any two, or with ``share`` 1 (nearly) every element."""
     from dumps import DumpWriter
+    from dumps.dtypes import STORED
+    from oracle.floats import FORMATS
 
     if not (path / "manifest.jsonl").exists():
         rng = np.random.default_rng(0)
-        base = rng.standard_normal((2048, 8192), np.float32)
+        base = rng.standard_normal((2048, (64 << 20) // 2048 // STORED[dtype].itemsize), np.float32)
         with DumpWriter(path, {}, {}, checksums=False) as writer:
             for i in range(megabytes // 64):
                 base[0, 0] = i + ord(path.name[-1])
-                writer.put(0, f"target.L{i}.h_mlp", base * np.float32(1 + share * 2.0**-20))
+                moved = base * np.float32(1 + share * (2.0**-20 if dtype == "f32" else 2.0**-4))
+                stored = moved if dtype == "f32" else FORMATS[dtype].round(moved).astype(np.float32)
+                data = (stored.view(np.uint32) >> 16).astype(np.uint16) if dtype == "bf16" else stored.astype(STORED[dtype])
+                writer.put(0, f"target.L{i}.h_mlp", data, dtype=dtype)
     return path
 
 
@@ -239,7 +254,7 @@ def all_benches(folder: Path, only: str = "") -> Iterator[Result]:
     ):
         if only in f"linear {stored} M={rows}":
             yield linear(stored, rows, *wide, limit)
-    if any(only in f"diff {kind} {what}" for kind in ("equal", "differing") for what in ("time", "memory")):
+    if any(only in f"diff {kind.split()[0]} {dtype} {what}" for kind, dtype, _ in DIFFS for what in ("time", "memory")):
         yield from diff_of_dumps(folder)
     if any(only in name for name in ("release drafter time", "release drafter memory")):
         yield from release_drafter(folder)

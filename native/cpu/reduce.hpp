@@ -57,8 +57,9 @@ typedef float Singles __attribute__((vector_size(32)));
 typedef int32_t Words __attribute__((vector_size(32)));
 typedef uint16_t Halves __attribute__((vector_size(16)));
 constexpr int64_t kColumns = sizeof(Doubles) / sizeof(double);
-constexpr int64_t kStep = 2 * kColumns;
-static_assert(sizeof(Singles) / sizeof(float) == kStep, "a step is one vector of floats, or two of doubles");
+constexpr int64_t kSingles = sizeof(Singles) / sizeof(float);
+constexpr int64_t kStep = 2 * kSingles;
+static_assert(kStep == 4 * kColumns && kBlock % kStep == 0, "a step is two vectors of floats, or four of doubles");
 
 struct Tally {
   Doubles abs = {}, ulps = {};
@@ -78,18 +79,27 @@ T vector_at(const void* from) {
   return out;
 }
 
-// How a kind of value is read, kStep at a time; f32 holds those of 16 bits.
+// How a kind of value is read: half (0 or 1) of the kStep values at an address, in an order of its own; f32 holds those of 16 bits.
+// bits: of its significand.
 struct AsF32 {
   static constexpr int64_t bytes = 4;
-  static Singles load(const char* from) { return vector_at<Singles>(from); }
+  static constexpr int32_t bits = 24;
+  static Singles load(const char* from, int half) { return vector_at<Singles>(from + half * bytes * kSingles); }
 };
 struct AsBf16 {
   static constexpr int64_t bytes = 2;
-  static Singles load(const char* from) { return (Singles)(__builtin_convertvector(vector_at<Halves>(from), Words) << 16); }
+  static constexpr int32_t bits = 8;
+  // The even values, then the odd ones: no lane has to move.
+  static Singles load(const char* from, int half) {
+    const Words pairs = vector_at<Words>(from);
+    return (Singles)(half ? pairs & (Words{} - 0x10000) : pairs << 16);
+  }
 };
 struct AsF16 {
   static constexpr int64_t bytes = 2;
-  static Singles load(const char* from) {
+  static constexpr int32_t bits = 11;
+  static Singles load(const char* step, int half) {
+    const char* from = step + half * bytes * kSingles;
 #ifdef __F16C__
     typedef int16_t Converted __attribute__((vector_size(16)));
     return (Singles)__builtin_ia32_vcvtph2ps256(vector_at<Converted>(from));
@@ -124,7 +134,7 @@ inline void differ_once(Doubles a, Doubles b, Spacing spacing, Tally& t) {
 // n is a multiple of kStep. Two tallies, so that one comparison need not wait for the other.
 Difference differ(const char* x, const char* y, int64_t n, Spacing spacing) {
   Tally t, u;
-  for (int64_t i = 0; i < n; i += kStep) {
+  for (int64_t i = 0; i < n; i += 2 * kColumns) {
     const int64_t at = 8 * i, next = 8 * (i + kColumns);
     differ_once(vector_at<Doubles>(x + at), vector_at<Doubles>(y + at), spacing, t);
     differ_once(vector_at<Doubles>(x + next), vector_at<Doubles>(y + next), spacing, u);
@@ -146,32 +156,38 @@ struct Quick {
 
 inline Words larger(Words a, Words b) { return a > b ? a : b; }
 
+inline Words distance(Words a, Words b) { return a - b < 0 ? b - a : a - b; }
+
 // n is a multiple of kStep. Magnitudes are compared by their bits, of which infinity and NaN have the largest.
 template <class As>
 Quick differ_quickly(const char* x, const char* y, int64_t n, Spacing spacing) {
   const Words magnitude = Words{} + INT32_MAX, exponent = Words{} + (0xff << 23);
   const Words least = (Words)(Singles{} + static_cast<float>(spacing.least));
-  Words most_apart = {}, most_ulps = {}, count = {}, rounded = {};
+  Words most_apart = {}, most_ulps = {}, count = {}, most_gap = {};
   for (int64_t i = 0; i < n; i += kStep) {
-    const Singles a = As::load(x + i * As::bytes), b = As::load(y + i * As::bytes);
-    const Words p = (Words)a & magnitude, q = (Words)b & magnitude, apart = (Words)(a - b) & magnitude;
-    const Words large = larger(p, q), small = p ^ q ^ large;
-    const Singles inverse = (Singles)(exponent - (larger(large, least) & exponent));
-    count -= apart > 0;
-    // Both are multiples of the spacing at the smaller, and so is the difference: f32 holds one no larger than that.
-    rounded |= apart > small;
-    most_apart = larger(apart, most_apart);
-    most_ulps = larger((Words)((Singles)apart * inverse), most_ulps);
+#pragma GCC unroll 2
+    for (int half = 0; half < 2; ++half) {
+      const Singles a = As::load(x + i * As::bytes, half), b = As::load(y + i * As::bytes, half);
+      const Words p = (Words)a & magnitude, q = (Words)b & magnitude, apart = (Words)(a - b) & magnitude;
+      const Words large = larger(p, q), gap = distance(p, q);
+      const Singles inverse = (Singles)(exponent - (larger(large, least) & exponent));
+      count -= apart > 0;
+      // Both are multiples of the spacing at the smaller, and so is the difference: f32 holds it where 24 bits reach from there to its
+      // largest, below four times the larger; with all 24 bits in use, one no larger than the smaller.
+      most_gap = larger(As::bits == 24 ? apart - (large - gap) : gap, most_gap);
+      most_apart = larger(apart, most_apart);
+      most_ulps = larger((Words)((Singles)apart * inverse), most_ulps);
+    }
   }
   Quick out;
-  int32_t apart = 0, ulps = 0, any = 0;
-  for (int64_t j = 0; j < kStep; ++j) {
+  int32_t apart = 0, ulps = 0, gap = 0;
+  for (int64_t j = 0; j < kSingles; ++j) {
     apart = most_apart[j] > apart ? most_apart[j] : apart;
     ulps = most_ulps[j] > ulps ? most_ulps[j] : ulps;
     out.found.elements += count[j];
-    any |= rounded[j];
+    gap = most_gap[j] > gap ? most_gap[j] : gap;
   }
-  out.rounded = any != 0;
+  out.rounded = gap > (As::bits == 24 ? 0 : (23 - As::bits) << 23);
   out.special = apart >= 0xff << 23;
   out.found.max_abs = bits_as<float>(apart);
   out.found.ulps = bits_as<float>(ulps) * spacing.scale;

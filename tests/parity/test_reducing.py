@@ -75,6 +75,20 @@ def test_a_difference_that_float32_rounds_is_the_largest_all_the_same():
     assert reducing.compiled(a, "f32", b, "f32", F32).max_abs == 2 * float(np.float32(3.4e38))
 
 
+@pytest.mark.parametrize("apart", range(8, 24))
+@pytest.mark.parametrize("dtype", ["bf16", "f16", "f32"])
+def test_a_difference_of_values_far_apart_is_exact(dtype, apart):
+    """Of exponents so far apart that float32 holds the difference, just holds it, or does not."""
+    kind, last = FORMATS[dtype], 2.0 ** (1 - FORMATS[dtype].p)
+    pair = [1.0, -((2 - last) * 2.0**-apart)]
+    if dtype == "f16":
+        pair = [v * 1024 for v in pair]
+    stored = [np.full((1, 64), v, np.float32) for v in kind.round(np.array(pair))]
+    a, b = ((x.view(np.uint32) >> 16).astype(np.uint16) if dtype == "bf16" else x.astype(STORED[dtype]) for x in stored)
+    ours, theirs = (f(a, dtype, b, dtype, kind) for f in (reducing.compiled, reducing.in_numpy))
+    assert (ours.elements, ours.max_abs, ours.ulps) == (64, theirs.max_abs, theirs.ulps)
+
+
 @pytest.mark.parametrize("dtype", STORED)
 def test_one_element_of_a_few_megabytes_is_found_whatever_the_pieces(tmp_path, monkeypatch, dtype):
     """Two dumps in other pieces, chunks far smaller than either; one element differs, in the row that is said."""
