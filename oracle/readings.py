@@ -20,7 +20,8 @@ from oracle.arithmetic import Arithmetic, DeclarationError
 from oracle.block_dot import BlockDot, narrowed, seen
 from oracle.floats import F32
 from oracle.kit import EXACT, Kit
-from oracle.ops.base import UNKNOWN, Operation, Variance, is_zero
+from oracle.ops.base import Operation, Variance, is_zero
+from oracle.ops.open_choices import UNKNOWN
 from oracle.tensor import Array, Axes, Coarse, Tensor, coarsely
 
 Params = dict[str, Any]

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from parity.errors import CandidateError, UsageError
-from parity.report import CAGE
+from parity.report import CAGE, finding
 from parity.worker import PREFIX, log_file
 
 if TYPE_CHECKING:
@@ -52,8 +52,7 @@ class Outcome:
         if same is not None:
             same["count"] += 1
             return
-        found = {"kind": kind, "text": text, "count": 1, "places": (), "stage": stage, "stderr": stderr}
-        self.findings.insert(0 if first else len(self.findings), found)
+        self.findings.insert(0 if first else len(self.findings), finding(kind, text, stage, stderr))
 
     def demand_clean(self) -> None:
         """`CandidateError` with the first finding, where a run that misbehaved is of no use."""

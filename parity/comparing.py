@@ -21,7 +21,7 @@ from parity.identity import check_identity
 from parity.judge import Judge
 from parity.local import EXPLAINED, Local
 from parity.models import Progress, declared_stages, open_case_model, run
-from parity.report import IDENTITY, Divergence, Report
+from parity.report import IDENTITY, Divergence, Report, finding
 from parity.rolled import Rolled
 from parity.sensitivity import KNOBS, ledger
 from parity.threads import threads_for
@@ -61,7 +61,7 @@ def compare_dump(
     try:
         check_identity(case, dump, partial)
     except IdentityMismatch as mismatch:
-        report.findings.append({"kind": IDENTITY, "text": str(mismatch), "count": 1, "places": [], "stage": None, "stderr": ""})
+        report.findings.append(finding(IDENTITY, str(mismatch)))
         return report
     report.notes += open_case_model(case).hazards
     names = declared_stages(case)
@@ -87,7 +87,8 @@ def compare_dump(
         report.divergences += tape.divergences
         report.consequences += tape.consequences
         report.margins += tape.margins
-        report.notes += filter(None, [tape.undecided.note()])
+        if unjudged := tape.undecided.note():
+            report.notes.append(unjudged)
         report.timing["local_s"] = time.perf_counter() - began
         _storage(report, arithmetic, tape)
         _activations(report, arithmetic)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,11 @@ class MemoryDump(Dump):
     def forget(self, step: int, stage: str) -> None:
         """The stage as if it had never been recorded."""
         del self._memory[step, stage]
+
+    def without(self, names: Collection[str]) -> MemoryDump:
+        made = MemoryDump(self.case, self.provenance)
+        made._memory = {key: record for key, record in self._memory.items() if key[1].rpartition(".")[2] not in names}
+        return made
 
     @property
     def steps(self) -> tuple[int, ...]:

@@ -1,19 +1,21 @@
-"""The choice that a healthy run could have made as well: the next in line, wherever its score is within reach.
+"""What a healthy run could have chosen as well: the next in line where its score is within reach, the other side of a rounding's midpoint.
 
-For choices that were not recorded. Behind another choice than the oracle's no spread of healthy runs means anything, unless some of them
-made that choice too.
+For choices and rounded values that were not recorded. Behind another choice than the oracle's no spread of healthy runs means anything,
+unless some of them made that choice too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
+from oracle import policies
 from oracle.ops.index_scores import complete
 from oracle.ops.select import largest
 from oracle.readings import Stage
-from oracle.tensor import Array
+from oracle.tensor import Array, Tensor
 
 Other = Callable[[Stage, Array, Array, Array], Array]
 
@@ -63,3 +65,28 @@ def _cells(stage: Stage, scores: Array, mine: Array, reach: Array) -> Array:
 
 
 OTHERS: dict[str, Other] = {"argmax": _second, "choose": _second, "select": _ranks, "select_cells": _cells}
+
+
+def mirrored(policy: str, x: Tensor, exact: Array, times: float) -> Tensor:
+    """A run's values [row, …], those that lie near a midpoint of the policy's grid as far on its other side.
+
+    Near: within ``times`` the rms deviation of the row from ``exact``, and an eighth of a step.
+    """
+    flat = x.data.reshape(len(x.data), -1)
+    deviation = np.sqrt(np.square(flat - exact.reshape(flat.shape)).mean(-1, keepdims=True)) * times
+    moved = _over(flat, policies.step(policy, flat), deviation)
+    if (size := policies.block(policy)) == 32:
+        # The scale of these blocks, a 127th of their largest value, is rounded to float16.
+        blocks = moved.reshape(len(moved), -1, size)
+        at = np.abs(blocks).argmax(-1)[..., None]
+        scale = np.take_along_axis(blocks, at, -1)[..., 0] / 127
+        over = _over(scale, policies.step("f16", scale), deviation / 127)
+        np.put_along_axis(blocks, at, 127 * over[..., None], -1)
+    return replace(x, data=moved.reshape(x.data.shape))
+
+
+def _over(x: Array, step: Array, reach: Array) -> Array:
+    """Values no further than ``reach``, and an eighth of a step, from the middle between two steps: as far on its other side."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        past = (np.mod(x / step, 1.0) - 0.5) * step
+    return np.asarray(np.where((step > 0) & (np.abs(past) < np.minimum(reach, step / 8)), x - 2 * past, x))

@@ -195,6 +195,11 @@ class Report:
         return clean
 
 
+def finding(kind: str, text: str, stage: str | None = None, stderr: str = "") -> dict[str, Any]:
+    """One of `Report.findings`: what was announced last, and the end of what the process wrote, where there is a process."""
+    return {"kind": kind, "text": text, "count": 1, "places": (), "stage": stage, "stderr": stderr}
+
+
 def plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)

@@ -22,7 +22,7 @@ from parity.case import Case
 from parity.local import Recorded, divergence, extent, recorded
 from parity.memberships import broken
 from parity.models import Progress, open_case_model, run
-from parity.other_choices import other_choice
+from parity.other_choices import mirrored, other_choice
 from parity.report import Divergence, StageResult
 from parity.threads import threads_for
 
@@ -120,7 +120,7 @@ class Rolled:
     def _other_sides(self, stage: Stage, y: Tensor, reading: Reading) -> Tensor:
         """The stage with each value that its consumer rounds on the other side of a midpoint, where it is as near as the member says."""
         policy, judged = self.unseen[stage.key]
-        inputs = [_mirrored(policy, x, mine) for x, mine in zip(stage.args, judged, strict=False)]
+        inputs = [mirrored(policy, x, mine, limits.ROLLED_DIVERGE) for x, mine in zip(stage.args, judged, strict=False)]
         if all(np.array_equal(made.data, x.data) for made, x in zip(inputs, stage.args, strict=False)):
             return y
         return reading.apply(replace(stage, args=(*inputs, *stage.args[len(inputs) :])))
@@ -304,31 +304,6 @@ class Rolled:
                     what,
                 )
             )
-
-
-def _mirrored(policy: str, x: Tensor, exact: Array) -> Tensor:
-    """A member's values [row, …], those that lie near a midpoint of the policy's grid as far on its other side.
-
-    Near: no further than a row's deviation from ``exact`` could be in a run that is not judged a divergence, and an eighth of a step.
-    """
-    flat = x.data.reshape(len(x.data), -1)
-    deviation = np.sqrt(_mean_square(x.data - exact))[:, None] * limits.ROLLED_DIVERGE
-    moved = _over(flat, policies.step(policy, flat), deviation)
-    if (size := policies.block(policy)) == 32:
-        # The scale of these blocks, a 127th of their largest value, is rounded to float16.
-        blocks = moved.reshape(len(moved), -1, size)
-        at = np.abs(blocks).argmax(-1)[..., None]
-        scale = np.take_along_axis(blocks, at, -1)[..., 0] / 127
-        over = _over(scale, policies.step("f16", scale), deviation / 127)
-        np.put_along_axis(blocks, at, 127 * over[..., None], -1)
-    return replace(x, data=moved.reshape(x.data.shape))
-
-
-def _over(x: Array, step: Array, reach: Array) -> Array:
-    """Values no further than ``reach``, and an eighth of a step, from the middle between two steps: as far on its other side."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        past = (np.mod(x / step, 1.0) - 0.5) * step
-    return np.asarray(np.where((step > 0) & (np.abs(past) < np.minimum(reach, step / 8)), x - 2 * past, x))
 
 
 def _beside(policy: str, mine: Array, theirs: Array | None) -> Array:

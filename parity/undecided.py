@@ -1,7 +1,7 @@
 """Choices that were not recorded and could be others: what follows them is not judged, and a report says so.
 
 An unrecorded choice is taken from scores that carry noise. Where another lies within that noise, nothing is known of what is looked up
-by it (`oracle.ops.base.UNKNOWN`), up to the next stage that was recorded.
+by it (`oracle.ops.open_choices`), up to the next stage that was recorded.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from oracle.ops.base import UNKNOWN
+from oracle.ops.open_choices import UNKNOWN
 from oracle.readings import Stage
 from oracle.tensor import Tensor
 from parity.render import spans

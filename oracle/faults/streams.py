@@ -74,7 +74,7 @@ KINDS = (
     ),
     Kind("hc.gate", ("hc_read",), "*", {}, _no_gate, "streams read without their gates", ("K34",), knobs={"stream gates": ""}),
     Kind("hc.write", ("hc_write",), "*", {}, _write, "written to every stream with strength one", ("K34",), knobs={"stream writes": ""}),
-    Kind("hc.streams", ("hc_write",), "*", {}, _streams, "the write strengths of the streams turned by one", ("K14", "K13")),
+    Kind("hc.streams", ("hc_write",), "*", {}, _streams, "the write strengths of the streams in reverse order", ("K14", "K13")),
     Kind("streams.first", ("replicate",), "*", {}, _copies, "the embedding in the first stream only", ("K2",), knobs={"all streams": ""}),
     Kind(
         "part.half",

@@ -15,7 +15,8 @@ from oracle import summation
 from oracle.arithmetic import Arithmetic
 from oracle.floats import FORMATS, FloatFormat
 from oracle.kit import EXACT, Kit, Values
-from oracle.ops.base import UNKNOWN, Array, Operation, Tensor, Variance, Where, axes_of_first, gamma, is_zero, shape_of_first
+from oracle.ops.base import Array, Operation, Tensor, Variance, Where, axes_of_first, gamma, is_zero, shape_of_first
+from oracle.ops.open_choices import UNKNOWN
 from oracle.recipes import Visible, undecided_rows
 
 EXP_ULPS = 1.0

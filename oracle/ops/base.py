@@ -9,14 +9,9 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from oracle.floats import F32
 from oracle.tensor import Array, Axes, Tensor
 from oracle.weights import Weight
 
-#: Variance of a value of which nothing is known: its deviation is the largest number of float32.
-UNKNOWN = F32.largest**2
-#: Standard deviations of a difference within which two scores count as not decided.
-UNDECIDED = 8.0
 Kind = Literal["linear", "attention", "norm", "elementwise", "structural", "choice"]
 Where = tuple[NDArray[np.intp], ...]
 
@@ -96,40 +91,12 @@ def spread(x: Array | float, shape: tuple[int, ...]) -> Array:
     return np.broadcast_to(np.asarray(x, np.float64), shape)
 
 
-def undecided(keys: Array, variance: Array, k: int) -> NDArray[np.bool_]:
-    """Rows in which the errors of the scores leave open which ``k`` are the largest, or in which order: keys and their variance [row, n].
-
-    Errors of two scores may point apart, so a difference has up to twice the sum of their variances.
-    """
-    order = np.argsort(-keys, axis=-1, kind="stable")
-    keys, variance = np.take_along_axis(keys, order, -1), np.take_along_axis(variance, order, -1)
-    found = np.zeros(len(keys), bool)
-    for i in range(min(k, keys.shape[-1] - 1)):
-        reach = UNDECIDED * np.sqrt(2 * (variance[:, i, None] + variance[:, i + 1 :]))
-        found |= (keys[:, i, None] - keys[:, i + 1 :] < reach).any(-1)
-    return found
-
-
-def unknown(where: NDArray[np.bool_], shape: tuple[int, ...]) -> Array | float:
-    """Variance of a choice of ``shape [row, …]`` that is unknown in the rows ``where``: 0 where it is known in all."""
-    return spread(np.where(where.reshape(-1, *([1] * (len(shape) - 1))), UNKNOWN, 0.0), shape) if where.any() else 0.0
-
-
-def chosen(ids: Any, shape: tuple[int, ...]) -> Array | float:
-    """Variance of what is looked up by ids [row, …], of ``shape [row, …, dim …]``: where they could be others, nothing is known of it."""
-    if not isinstance(ids, Tensor) or is_zero(ids.total):
-        return 0.0
-    return spread(ids.variance().reshape(ids.data.shape + (1,) * (len(shape) - ids.data.ndim)), shape)
-
-
 def is_zero(x: Any) -> bool:
     """True for the scalar 0 that stands for "no error"; an array never is."""
     return np.ndim(x) == 0 and float(x) == 0.0
 
 
 __all__ = [
-    "UNDECIDED",
-    "UNKNOWN",
     "Array",
     "Axes",
     "Kind",
@@ -139,13 +106,10 @@ __all__ = [
     "Weight",
     "Where",
     "axes_of_first",
-    "chosen",
     "exact",
     "gamma",
     "is_zero",
     "no_bound",
     "shape_of_first",
     "spread",
-    "undecided",
-    "unknown",
 ]

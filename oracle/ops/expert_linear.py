@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from oracle.arithmetic import Arithmetic
 from oracle.kit import Kit, Values
-from oracle.ops.base import Array, Axes, Operation, Tensor, Variance, Weight, Where, chosen, is_zero
+from oracle.ops.base import Array, Axes, Operation, Tensor, Variance, Weight, Where, is_zero
 from oracle.ops.linear import linear
+from oracle.ops.open_choices import chosen
 
 Experts = tuple[Weight, ...]
 Places = tuple[NDArray[np.intp], NDArray[np.intp]]

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from oracle import summation
 from oracle.arithmetic import Arithmetic
 from oracle.kit import Kit, Values
-from oracle.ops.base import Array, Axes, Operation, Tensor, Variance, Where, chosen, gamma, is_zero
+from oracle.ops.base import Array, Axes, Operation, Tensor, Variance, Where, gamma, is_zero
 from oracle.ops.expert_linear import indices
+from oracle.ops.open_choices import chosen
 
 
 def axes(scores: Tensor, selected: Tensor, *, normalise: bool = True, scale: float = 1.0) -> Axes:

@@ -12,7 +12,8 @@ import numpy as np
 from oracle.arithmetic import Arithmetic
 from oracle.floats import F32
 from oracle.kit import Kit, Values
-from oracle.ops.base import Array, Axes, Operation, Tensor, Variance, Weight, Where, chosen
+from oracle.ops.base import Array, Axes, Operation, Tensor, Variance, Weight, Where
+from oracle.ops.open_choices import chosen
 
 
 def axes(table: Weight, ids: Any, *, scale: float = 1.0) -> Axes:

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from oracle.arithmetic import Arithmetic
 from oracle.kit import EXACT, Kit, Values
-from oracle.ops.base import Array, Axes, Operation, Tensor, Variance, Weight, is_zero, undecided, unknown
+from oracle.ops.base import Array, Axes, Operation, Tensor, Variance, Weight, is_zero
+from oracle.ops.open_choices import undecided, unknown
 
 
 def axes(scores: Tensor, bias: Weight | None = None, *, k: int) -> Axes:

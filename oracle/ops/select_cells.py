@@ -12,8 +12,9 @@ import numpy as np
 
 from oracle.arithmetic import Arithmetic
 from oracle.kit import Kit, Values
-from oracle.ops.base import UNDECIDED, Array, Axes, Operation, Tensor, Variance, is_zero, unknown
+from oracle.ops.base import Array, Axes, Operation, Tensor, Variance, is_zero
 from oracle.ops.index_scores import complete
+from oracle.ops.open_choices import undecided, unknown
 from oracle.ops.select import largest
 
 
@@ -47,10 +48,8 @@ def noise(A: Arithmetic, y: Array, scores: Tensor, pos: Any, cells: int, *, rati
     open_blocks, keep = complete(pos, scores.data.shape[1], ratio), budget // ratio
     found = np.zeros(len(y), bool)
     for r in np.flatnonzero(open_blocks.sum(1) > keep):
-        s, v = scores.data[r, open_blocks[r]], scores.variance()[r, open_blocks[r]]
-        order = largest(s, len(s))
-        kept, left = order[:keep, None], order[None, keep:]
-        found[r] = (s[kept] - s[left] < UNDECIDED * np.sqrt(2 * (v[kept] + v[left]))).any()
+        among = np.ix_([r], open_blocks[r])
+        found[r] = undecided(scores.data[among], scores.variance()[among], keep, ranked=False)[0]
     return Variance(unknown(found, y.shape), 0.0)
 
 

@@ -11,8 +11,9 @@ import numpy as np
 from oracle import summation
 from oracle.arithmetic import Arithmetic
 from oracle.kit import Kit, Values
-from oracle.ops.base import Array, Axes, Operation, Tensor, Variance, Weight, Where, chosen, gamma, is_zero
+from oracle.ops.base import Array, Axes, Operation, Tensor, Variance, Weight, Where, gamma, is_zero
 from oracle.ops.gather import looked_up
+from oracle.ops.open_choices import chosen
 
 
 def axes(logits: Tensor, candidates: Tensor, hidden: Tensor, previous: Tensor, predecessor: Weight, successor: Weight) -> Axes:

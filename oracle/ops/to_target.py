@@ -8,7 +8,8 @@ import numpy as np
 
 from oracle.arithmetic import Arithmetic
 from oracle.kit import Kit, Values
-from oracle.ops.base import Array, Operation, Tensor, Variance, axes_of_first, chosen, shape_of_first
+from oracle.ops.base import Array, Operation, Tensor, Variance, axes_of_first, shape_of_first
+from oracle.ops.open_choices import chosen
 
 
 def formula(F: Kit, ids: Values, target_ids: Any) -> Values:

@@ -155,12 +155,12 @@ class Watched(Hooks):
     def _attention(self, original: Any) -> Any:
         def seen(module: Any, query: Any, key: Any, value: Any, *args: Any, **more: Any) -> Any:
             found, name, rows = original(module, query, key, value, *args, **more), self.paths[id(module)], query.shape[-2]
-            self._give(f"{name}:query", query)
-            self._give(f"{name}:keys", key)
-            self._give(f"{name}:values", value)
-            self._give(f"{name}:context_keys", key[..., -rows - self.committed : -rows, :])
-            self._give(f"{name}:own_keys", key[..., -rows:, :])
-            self._give(f"{name}:attn", found[0])
+            self.give(f"{name}:query", query)
+            self.give(f"{name}:keys", key)
+            self.give(f"{name}:values", value)
+            self.give(f"{name}:context_keys", key[..., -rows - self.committed : -rows, :])
+            self.give(f"{name}:own_keys", key[..., -rows:, :])
+            self.give(f"{name}:attn", found[0])
             return found
 
         return seen

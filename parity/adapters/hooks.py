@@ -51,7 +51,7 @@ class Hooks:
         self.inside.clear()
         handles = [m.register_forward_hook(self._left) for m in self.model.modules()]
         handles += [m.register_forward_pre_hook(self._entered) for m in self.model.modules()]
-        handles += [h for m in self.model.modules() if Experts.fits(m) for h in Experts(self._give, self.paths[id(m)]).watch(m)]
+        handles += [h for m in self.model.modules() if Experts.fits(m) for h in Experts(self.give, self.paths[id(m)]).watch(m)]
         modelling = sys.modules[type(self.model).__module__]
         try:
             with ExitStack() as patched:
@@ -69,16 +69,16 @@ class Hooks:
     def _left(self, module: Any, args: tuple[Any, ...], output: Any) -> None:
         name = self.inside.pop()
         if not name:
-            self._give("logits", getattr(output, "logits", None))
+            self.give("logits", getattr(output, "logits", None))
             return
         self.calls[name] += 1
         if self.calls[name] > 1:
             name = f"{name}#{self.calls[name]}"
-        self._give(f"{name}:in", args[0] if args else None)
+        self.give(f"{name}:in", args[0] if args else None)
         first, *others = output if isinstance(output, tuple) else (output,)
-        self._give(name, first)
+        self.give(name, first)
         for i, other in enumerate(others, 1):
-            self._give(f"{name}:{i}", other)
+            self.give(f"{name}:{i}", other)
 
     def _watched(self, function: str, original: Callable[..., Any]) -> Callable[..., Any]:
         signature, parts = inspect.signature(original), FUNCTIONS[function]
@@ -87,15 +87,15 @@ class Hooks:
             name, given = self.inside[-1], signature.bind(*args, **more).arguments
             found = original(*args, **more)
             for argument, part in parts.items():
-                self._give(f"{name}:{part}", given.get(argument))
+                self.give(f"{name}:{part}", given.get(argument))
             if function == ATTENTION:
-                self._give(f"{name}:own_keys", given["key"][..., -given["query"].shape[-2] :, :])
-                self._give(f"{name}:attn", found[0])
+                self.give(f"{name}:own_keys", given["key"][..., -given["query"].shape[-2] :, :])
+                self.give(f"{name}:attn", found[0])
             return found
 
         return seen
 
-    def _give(self, name: str, tensor: Any) -> None:
+    def give(self, name: str, tensor: Any) -> None:
         import torch
 
         kinds = {torch.float32: "f32", torch.float64: "f64", torch.float16: "f16", torch.bfloat16: "bf16", torch.int64: "i64"}

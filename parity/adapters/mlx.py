@@ -156,7 +156,7 @@ class Modules(Hooks):
             found = original(queries, keys, values, *args, **more)
             own = keys[..., -queries.shape[-2] :, :]
             for part, tensor in {"query": queries, "keys": keys, "values": values, "own_keys": own, "attn": found}.items():
-                self._give(f"{self.inside[-1]}:{part}", tensor)
+                self.give(f"{self.inside[-1]}:{part}", tensor)
             return found
 
         return seen
@@ -173,5 +173,3 @@ class Modules(Hooks):
         elif tensor.dtype in kinds:
             kind = kinds[tensor.dtype]
             self.take(name, kind, np.array(tensor).astype(np.int64) if kind == "i64" else np.array(tensor))
-
-    _give = give

@@ -60,14 +60,15 @@ def cli(ctx: click.Context, debug: bool) -> None:
 
     Exit status: 0 parity, 1 divergence, 2 bad usage or input, 3 inconclusive, 4 the candidate crashed or hung.
     """
-    ctx.obj = {"debug": debug}
+    ctx.ensure_object(dict)["debug"] = debug
 
 
 def main(argv: list[str] | None = None) -> None:
     """Console script: turns every error of a person's making into one line and an exit status."""
     args = sys.argv[1:] if argv is None else argv
+    said: dict[str, Any] = {}
     try:
-        status: Any = cli.main(args, prog_name="parity", standalone_mode=False)
+        status: Any = cli.main(args, prog_name="parity", standalone_mode=False, obj=said)
     except click.exceptions.Exit as e:
         sys.exit(e.exit_code)
     except click.ClickException as e:
@@ -82,23 +83,14 @@ def main(argv: list[str] | None = None) -> None:
     except Exception as e:
         if "--debug" in args:
             raise
-        sys.exit(explain(e, _json(args)))
+        sys.exit(explain(e, said.get("json")))
     sys.exit(status if isinstance(status, int) else 0)
-
-
-def _json(args: list[str]) -> str | None:
-    """What ``--json`` names."""
-    for option, value in zip(args, [*args[1:], ""], strict=True):
-        name, _, joined = option.partition("=")
-        if name == "--json":
-            return joined or value
-    return None
 
 
 def explain(error: Exception, json_out: str | None = None) -> int:
     """Print an error as one line on stderr; its exit status. An error that is nobody's input is shown as the defect it is.
 
-    That two things are not of one identity is a verdict: it goes to stdout, or as JSON to where ``--json`` says.
+    That two things are not of one identity is a verdict: it goes to stdout, or as JSON to ``json_out``, a file or ``-``.
     """
     from parity.errors import REFUSALS, CandidateError, IdentityMismatch, is_a
 

@@ -68,7 +68,7 @@ def compare(
 @click.command()
 @click.argument("a", type=click.Path(path_type=Path))
 @click.argument("b", type=click.Path(path_type=Path))
-@click.option("--json", "json_out", metavar="FILE|-", help="The differences as JSON.")
+@shared.json_option("The differences as JSON.")
 @click.option("--verify", is_flag=True, help="Check the SHA-256 of every record first.")
 @click.option(
     "--across-placements", is_flag=True, help="Compare values of runs that placed their weights differently; no claim about their choices."

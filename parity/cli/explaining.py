@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for the minimised case (default: `minimised` beside the dump).")
 @click.option("--runs", type=click.IntRange(1, 10_000), default=60, show_default=True, help="How often --minimise may run the candidate.")
 @click.option("--timeout", type=float, default=600.0, show_default=True, help="Seconds each run may take.")
-@click.option("--json", "json_out", metavar="FILE|-", help="The report as JSON.")
+@shared.json_option()
 def explain(
     dump: Path,
     case_path: Path | None,

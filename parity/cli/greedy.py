@@ -47,7 +47,7 @@ from parity.errors import UsageError
 @click.option("--threads", type=click.IntRange(0, 256), default=0, help="Threads of a library.")
 @click.option("--timeout", type=float, default=600.0, show_default=True, help="Seconds a compiled candidate may take.")
 @click.option("--seed", type=int, default=0, show_default=True)
-@click.option("--json", "json_out", metavar="FILE|-", help="The report as JSON.")
+@shared.json_option()
 @click.option("--quiet", is_flag=True, help="The verdict line only.")
 def greedy(
     family: str | None,

@@ -50,6 +50,17 @@ def stack(options: list[Any]) -> Callable[[F], F]:
     return decorate
 
 
+def _noted(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """Where JSON goes is known to whoever ends the command with an error that is a verdict (`parity.cli.explain`)."""
+    ctx.ensure_object(dict)["json"] = value
+    return value
+
+
+def json_option(about: str = "The report as JSON.") -> Callable[[F], F]:
+    """``--json FILE|-``, as every command with a verdict has it."""
+    return click.option("--json", "json_out", metavar="FILE|-", callback=_noted, help=about)
+
+
 case_options = stack(
     [
         click.option("--family", type=click.Choice(FAMILIES), help="Needed where the file does not say, and to make a seeded model."),
@@ -92,7 +103,7 @@ judge_options = stack(
 
 report_options = stack(
     [
-        click.option("--json", "json_out", metavar="FILE|-", help="The report as JSON."),
+        json_option(),
         click.option("--junit", type=click.Path(path_type=Path), help="The report as JUnit XML."),
         click.option("--every-stage", is_flag=True, help="One line per stage and layer instead of one per stage name."),
         click.option("--quiet", is_flag=True, help="The verdict line only."),

@@ -30,7 +30,7 @@ _probe_options = shared.stack(
         click.option("--threads", type=click.IntRange(0, 256), default=0, help="Threads of a library; 0 is its default."),
         click.option("--timeout", type=float, default=600.0, show_default=True, help="Seconds the candidate may take."),
         click.option("--seed", type=int, default=0, show_default=True),
-        click.option("--json", "json_out", metavar="FILE|-", help="The report as JSON."),
+        shared.json_option(),
         click.option("--quiet", is_flag=True, help="The verdict line only."),
     ]
 )
@@ -182,7 +182,7 @@ def order(
 @click.argument("table", type=click.Path(path_type=Path))
 @click.option("--claim", metavar="FIXED,PER_ROW", help="A line that someone states for the table: is it one that these points allow?")
 @click.option("--classic", "classic_ms", type=click.FloatRange(0, min_open=True), help="Milliseconds per token without drafts.")
-@click.option("--json", "json_out", metavar="FILE|-", help="The report as JSON.")
+@shared.json_option()
 @click.option("--quiet", is_flag=True, help="The verdict line only.")
 def cost(table: Path, claim: str | None, classic_ms: float | None, json_out: str | None, quiet: bool) -> int:
     """What does a verify window cost by its width? Fixed + per row, with its doubts, from a table of measurements.
@@ -216,7 +216,7 @@ def _line(text: str | None) -> tuple[float, float] | None:
 @click.option("--tokens", type=click.IntRange(1, 5), default=3, show_default=True, help="Emitted tokens whose joint law is compared.")
 @click.option("--pairs", type=click.IntRange(1, 64), default=4, show_default=True, help="Pairs of target and draft laws.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
-@click.option("--json", "json_out", metavar="FILE|-", help="The report as JSON.")
+@shared.json_option()
 @click.option("--quiet", is_flag=True, help="The verdict line only.")
 def law(rule: str, vocab: int, drafts: int, tokens: int, pairs: int, seed: int, json_out: str | None, quiet: bool) -> int:
     """Does a sampled verification rule emit tokens by the target's law, whatever drafts?

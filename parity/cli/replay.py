@@ -22,7 +22,7 @@ from parity.cli import options as shared
     "--members", type=click.IntRange(0, 64), default=4, show_default=True,
     help="Sampled runs of the noise; 0 leaves choices that differ unjudged (exit 3).",
 )
-@click.option("--json", "json_out", metavar="FILE|-", help="The report as JSON.")
+@shared.json_option()
 @click.option("--quiet", is_flag=True, help="The verdict line only.")
 def replay(
     trace: Path,

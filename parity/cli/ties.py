@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 @click.option("--members", type=click.IntRange(2, 64), default=8, show_default=True, help="Sampled runs behind a verdict on token ids.")
 @click.option("--placement-a", metavar="KEY=VALUE,…", help="Which weights ran where behind A, such as expert_cache=4283.")
 @click.option("--placement-b", metavar="KEY=VALUE,…", help="The same of B: where the two differ, nothing is claimed.")
-@click.option("--json", "json_out", metavar="FILE|-", help="The verdict as JSON.")
+@shared.json_option("The verdict as JSON.")
 @click.option("--quiet", is_flag=True, help="The verdict line only.")
 def ties(
     a: Path,

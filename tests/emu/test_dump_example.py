@@ -76,7 +76,7 @@ def test_a_mistake_in_a_kernel_is_found_at_its_stage(programs: Programs, exporte
 def test_a_cuda_compiler_takes_it(tmp_path: Path) -> None:
     nvcc = building.nvcc()
     if nvcc is None:
-        pytest.skip("no nvcc")
+        pytest.skip("nvcc is not here (pip install nvidia-cuda-nvcc nvidia-cuda-runtime nvidia-cuda-cccl): nothing can be compiled")
     options = ["-std=c++17", "-arch=sm_80", "-Xcompiler", "-Wall,-Wextra,-Werror", f"-I{EXAMPLE.parent}"]
     subprocess.run([nvcc, *options, "-c", EXAMPLE / "block.cu", "-o", tmp_path / "block.o"], check=True)
 
