@@ -12,18 +12,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dumps import DumpWriter, open_dump
+from dumps import Dump, DumpWriter, open_dump
 from oracle import arithmetic as arithmetics
+from oracle import policies
+from oracle.floats import BF16, F16
 from oracle.kit import EXACT
 from oracle.ops import OPS
 from oracle.ops.open_choices import REACH, UNKNOWN, undecided
-from oracle.readings import Fault, Faulty, Noise, Reading, Rounded, Stage
+from oracle.readings import Fault, Faulty, Noise, Reading, Rounded, Stage, consumed
+from oracle.targets.qwen38_flash_next import selection
 from oracle.tensor import Tensor
 from oracle.weights import Weight
 from parity.calibrating import DRAWS
 from parity.case import Case
 from parity.comparing import compare_dump
-from parity.other_choices import other_choice
+from parity.judge import Judge
+from parity.memberships import memberships
+from parity.memory import MemoryDump
+from parity.other_choices import mirrored, other_choice
 from parity.recording import record
 from parity.report import Report
 
@@ -191,9 +197,6 @@ def test_the_next_in_line(name: str, scores: Any, more: Any, params: Any, mine: 
 
 def test_a_selection_is_not_held_against_scores_it_was_not_made_on(tmp_path: Path) -> None:
     """Of a candidate whose own scores are unseen, another set within noise is a tie."""
-    from parity.judge import Judge
-    from parity.memberships import memberships
-
     own = noisy([[1.0, 0.9, 0.0]], 0.1)
     unseen = choice("select", own, k=1)
     seen = replace(unseen, args=(Tensor(own.data, own.axes),))
@@ -201,3 +204,71 @@ def test_a_selection_is_not_held_against_scores_it_was_not_made_on(tmp_path: Pat
     judge = Judge(F32, 100)
     assert memberships(judge, unseen, own, picked)[0].verdict == "tie"
     assert memberships(judge, seen, own, picked)[0].verdict == "flip"
+
+
+def test_an_indexer_s_blocks_are_open_where_the_last_and_the_first_left_out_are_near() -> None:
+    """The order among those that are taken is none of it."""
+    taken_apart, cut_apart = noisy([[0.9, 0.89, 0.1, 0.0]], 1e-3), noisy([[0.9, 0.5, 0.49, 0.0]], 1e-3)
+    for scores, open_ in ((taken_apart, False), (cut_apart, True)):
+        y = Noise(F32).apply(choice("select_cells", scores, np.array([8]), 9, ratio=2, budget=4))
+        assert y.exact is not open_ and undecided(scores.data, scores.variance(), 2, ranked=False).tolist() == [open_]
+    assert undecided(taken_apart.data, taken_apart.variance(), 2).all()
+
+
+def test_attention_over_cells_that_could_be_others_is_unknown_in_its_rows() -> None:
+    rng = np.random.default_rng(5)
+    q, k, v = (Tensor(rng.standard_normal((n, 1, 4)), ("row", "head", "dim")) for n in (2, 3, 3))
+    seen = selection(Tensor(np.ones((2, 3)), ("row", "cell"), np.array([[0.0] * 3, [UNKNOWN] * 3])))
+    y = Noise(F32).apply(Stage("target.attn", OPS["attention"], (q, k, v), {"visible": seen, "scale": 0.5}))
+    assert (y.variance()[1] == UNKNOWN).all() and (y.variance()[0] < 1e-10).all()
+
+
+def test_a_value_beside_a_rounded_one_is_judged_by_its_own_noise() -> None:
+    """Of a row joined of a rounded state and a hidden row, each part has its own kind of error."""
+    A = arithmetics.named("f32,use=bf16")
+    state, hidden = (noisy([[x, x]], 1e-6) for x in (1 + 2.0**-8, 1.3))
+    stage = consumed(A, Stage("draft.markov_in", OPS["join"], (state, hidden), {}))
+    y, judge = Noise(A).apply(stage), Judge(A, 100)
+    other_side, beside, rounded = y.data.copy(), y.data.copy(), y.data.copy()
+    other_side[0, 0] = 2 * state.data[0, 0] - y.data[0, 0]
+    beside[0, 2] += 3e-6
+    rounded[0, 2] = BF16.round(np.array(1.3))
+    assert [bool((judge.judge(stage, y, c).ratio > 1).any()) for c in (other_side, beside, rounded)] == [False, False, True]
+
+
+@pytest.mark.parametrize(("policy", "step"), [("bf16", 2.0**-7), ("q8_k", 1.0), ("q8_0", 1.0)])
+def test_a_run_on_the_other_side_of_a_midpoint(policy: str, step: float) -> None:
+    """Values near a midpoint go as far beyond it; the others, and any where the run hardly deviates, stay."""
+    x = np.full((1, 256), 1.0) if policy == "bf16" else np.tile([127.0, 3.0], (1, 128))
+    x[0, 5] += 0.501 * step
+    made = mirrored(policy, Tensor(x, ("row", "dim")), x + 0.01 * step, 1.0).data
+    assert np.flatnonzero(made != x).tolist() == [5] and policies.apply(policy, made)[0, 5] != policies.apply(policy, x)[0, 5]
+    np.testing.assert_allclose(made[0, 5], x[0, 5] - 0.002 * step)
+    np.testing.assert_array_equal(mirrored(policy, Tensor(x, ("row", "dim")), x, 1.0).data, x)
+
+
+def test_a_block_s_scale_on_the_other_side_of_a_midpoint() -> None:
+    """The largest value moves, so that float16 holds the other scale."""
+    x = np.tile(np.arange(32.0), (1, 2))
+    x[0, 31] = 127 * (1 + 2.0**-11 * 1.002)
+    made = mirrored("q8_0", Tensor(x, ("row", "dim")), x + 0.01, 1.0).data
+    scales = [F16.round(np.array(values[0, 31] / 127)) for values in (x, made)]
+    assert scales[0] == 1 + 2.0**-10 and scales[1] == 1.0
+
+
+@pytest.mark.parametrize("kind", ["directory", "memory"])
+def test_a_dump_without_some_names(kind: str, tmp_path: Path) -> None:
+    def fill(dump: Any) -> None:
+        for stage in ("draft.L0.q_rope", "draft.L1.q_rope", "draft.L0.q_raw"):
+            dump.put(0, stage, np.ones((1, 2), np.float32))
+
+    if kind == "memory":
+        whole: Dump = MemoryDump({}, {})
+        fill(whole)
+    else:
+        with DumpWriter(tmp_path / "d", {}, {}) as writer:
+            fill(writer)
+        whole = open_dump(tmp_path / "d")
+    part = whole.without({"q_rope"})
+    assert part.stages(0) == ("draft.L0.q_raw",) and part.get(0, "draft.L0.q_rope") is None and part.complete
+    assert len(whole.stages(0)) == 3
