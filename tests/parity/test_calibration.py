@@ -123,6 +123,14 @@ def test_an_alarm_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert all("divergence at target." in alarm for alarm in tally.alarms) and ", some stages: " in tally.alarms[1]
 
 
+def test_the_second_report_is_of_a_part_of_the_stages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another part for every seed, and never all or nothing."""
+    unseen: list[set[str]] = []
+    monkeypatch.setattr(Tally, "add_thinned", lambda tally, name, case, report: unseen.append({u.split(".")[-1] for u in report.unseen}))
+    calibrate("llama target", [1, 2], tmp_path, Tally(), [candidates.parse("f32")])
+    assert len(unseen) == 2 and unseen[0] != unseen[1] and all(5 < len(names) < 20 for names in unseen)
+
+
 def test_the_program_adds_its_cases_up_and_writes_one_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from parity import calibration
 
